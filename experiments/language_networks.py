@@ -23,7 +23,8 @@ import pandas as pd
 from experiments.sources import DEFAULT_FOLDER
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.network import Network, load_predictors
-from surrogate.network.language import Deployment, read_decoder
+from surrogate.network.language import Deployment
+from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import Requests, language_network
 
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}

@@ -37,7 +37,8 @@ from experiments.sources import own_settings
 from surrogate import InputError, bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.json_types import to_json_types
-from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment, read_decoder
+from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment
+from surrogate.network.language_config import read_decoder
 from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 
 NAMES = own_settings(__file__)

@@ -1,37 +1,19 @@
-"""Read a language model from its Hugging Face ``config.json``, and check how it is spread over GPUs.
+"""Describe the decoder of a language model, and check how it is spread over GPUs.
 
-The ``model_type`` selects the family (`FAMILIES`). There are dense decoders, mixtures of experts, decoders with
-DeepSeek's multi-head latent attention (MLA, also sparse), and decoders with mostly gated delta nets. In a multimodal
-model, only the text decoder is read. Source: the fields of the configurations, as ``transformers`` documents them.
+There are dense decoders, mixtures of experts, decoders with DeepSeek's multi-head latent attention (MLA, also sparse),
+and decoders with mostly gated delta nets. `language_config` reads them.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from surrogate.bundled import NETWORKS
-from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
-from surrogate.features.families.attention import KV_DTYPES, LATENT, ROPE, TRITON
+from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import QUANTISED
-from surrogate.network.checkpoint import Checkpoint, ModuleNames, read_checkpoint
+from surrogate.network.checkpoint import Checkpoint, ModuleNames
 
-MAX_BYTES = 1 << 20
-MAX_LAYERS = 1000
-NAME_CUTOFF = 0.75
-"""Minimum similarity of a name that an error suggests; gpt2 is not similar to gpt_oss."""
-LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
-"""The only measured sizes of a latent cache."""
-SCALED_TYPES = ("su", "longrope", "llama3")
-"""Scaling types for which ``max_position_embeddings`` is the number of positions after the scaling."""
-MAX_FACTOR = 1e6
-LATENT_FIELDS = {"nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
-SPARSE_FIELDS = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
-"""Field of a `Decoder` → name in the configuration."""
-TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 ROUTING = "power_law_1.01"
 """The default distribution of tokens over experts: nearly even, but some experts have no tokens. It is the flattest
 distribution that ai-dynamo/aiconfigurator measured, except the exactly even one, which no real prompts have."""
@@ -49,10 +31,15 @@ class DecoderFamily:
     latent: bool = False
     sparse: bool = False
     delta_nets: bool = False
-    local: bool = False
+    local: int = 0
+    switched_window: bool = False
     query_norm: str = ""
-    qkv_bias: bool = False
+    biases: Sequence[str] = field(default=(), compare=False)
     post_norms: bool = False
+    parallel: bool = False
+    dense_beside: bool = False
+    head_gate: bool = False
+    mlp_ratio: int = 0
     norm: str = "rms_norm"
     activation: str = "silu"
     gated: bool = True
@@ -61,10 +48,14 @@ class DecoderFamily:
     defaults: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
-FAMILIES: Mapping[str, DecoderFamily] = {name: DecoderFamily(**row) for name, row in read_toml(__file__).items()}
+TABLE = read_toml(__file__)
+FAMILIES: Mapping[str, DecoderFamily] = {
+    name: DecoderFamily(**(TABLE[row] if isinstance(row, str) else row)) for name, row in TABLE.items()
+}
 """``model_type`` → family, for every supported decoder."""
 DENSE = DecoderFamily()
-BIASES = {"attention_bias": ("qkv_proj", "o_proj"), "mlp_bias": ("gate_up_proj", "down_proj")}
+ALL_BIASES = ("qkv_proj", "o_proj", "gate_up_proj", "up_proj", "down_proj")
+BIASES = {"attention_bias": ALL_BIASES[:2], "mlp_bias": ALL_BIASES[2:], "use_bias": ALL_BIASES, "bias": ALL_BIASES}
 """Field of a configuration → products that have a bias if it is true. Source: transformers, ``modeling_llama.py``."""
 
 
@@ -78,16 +69,37 @@ class DeltaNetHeads(NamedTuple):
     taps: int
 
 
+class AttentionHeads(NamedTuple):
+    """The heads of a layer's attention.
+
+    ``dim`` and ``value_dim`` are the widths of a key and of a value. ``projected`` is 2 if keys and values have
+    projections of their own, 1 if values are the keys, and 0 if the layer reads the cache of an earlier layer.
+    ``gates`` is the number of gates of a head's output.
+    """
+
+    queries: int
+    keys: int
+    dim: int
+    value_dim: int
+    projected: int = 2
+    gates: int = 0
+
+
 class LayerKind(NamedTuple):
     """The properties that decide a layer's kernels.
 
-    ``window`` is the attention window (0: none), ``routes`` is True for a mixture of experts, and ``is_delta_net``
-    for a gated delta net. ``same_as`` is the number of the first layer with the same arithmetic.
+    ``heads`` is None for a layer without attention, ``window`` is the attention window (0: none), and ``inter`` is the
+    width of an MLP (0: none). ``routes`` is True for a mixture of experts, and ``is_delta_net`` for a gated delta net.
+    With sparse attention, ``indexer`` is "full", or "shared" for a layer that uses the positions of an earlier layer.
+    ``same_as`` is the number of the first layer with the same arithmetic.
     """
 
-    window: int
-    routes: bool
-    is_delta_net: bool
+    heads: AttentionHeads | None = None
+    window: int = 0
+    inter: int = 0
+    routes: bool = False
+    is_delta_net: bool = False
+    indexer: str = ""
     same_as: int = 0
 
 
@@ -95,10 +107,9 @@ class LayerKind(NamedTuple):
 class Decoder:
     """The sizes of a decoder.
 
-    ``windows`` has each layer's attention window (0: none), and ``routed_layers`` is True for layers with routed
-    experts. ``checkpoint`` has the arithmetic of every product, and ``dtype`` is the element type of everything else.
-    The field ``experts`` is 0 if the decoder has no experts. With latent attention, ``query_rank`` is the rank of
-    queries (0: full rank).
+    ``layers`` has the kind of every layer, in order. ``checkpoint`` has the arithmetic of every product, and ``dtype``
+    is the element type of everything else. The field ``experts`` is 0 if the decoder has no experts. With latent
+    attention, ``query_rank`` is the rank of queries (0: full rank).
     """
 
     name: str
@@ -108,8 +119,7 @@ class Decoder:
     kv_heads: int
     head_dim: int
     inter: int
-    windows: tuple[int, ...]
-    routed_layers: tuple[bool, ...]
+    layers: tuple[LayerKind, ...]
     dtype: str
     checkpoint: Checkpoint
     tied: bool
@@ -127,8 +137,6 @@ class Decoder:
     """Heads and their width in the indexer of sparse attention, and the number of positions that it selects."""
     query_rank: int = 0
     delta_net: DeltaNetHeads | None = None
-    delta_net_layers: tuple[bool, ...] = ()
-    """True for layers that are gated delta nets with these heads instead of attention."""
     positions: int = 0
     """Maximum tokens of a request; 0 if the file does not have it."""
     rotates: bool = True
@@ -137,16 +145,17 @@ class Decoder:
     """The variant of attention in training: "" for today's FlashAttention, or `TRITON`."""
     learned_positions: int = 0
     """Number of positions with a learned vector that is added to the embedding."""
+    layer_inputs: int = 0
+    layer_vocabulary: int = 0
+    """Width of the embedding that every layer adds, and its number of tokens; 0: there is none."""
+    other_weights: int = 0
+    """Weights of parts that no step runs, such as an encoder of images."""
+    is_capped: bool = False
+    """Whether scores or logits are limited by a tanh."""
     biases: tuple[str, ...] = ()
     """Names of the products with a bias."""
     notes: tuple[str, ...] = ()
     """Assumptions for values that the file lacks."""
-
-    @property
-    def layers(self) -> tuple[LayerKind, ...]:
-        """The kind of every layer, in order."""
-        delta_net_layers = self.delta_net_layers or (False,) * len(self.windows)
-        return tuple(map(LayerKind, self.windows, self.routed_layers, delta_net_layers))
 
     def main_dtype(self, dtype: str | None) -> str:
         """Return the arithmetic of most products: of the last layer's experts or, if it does not route, of its MLP.
@@ -163,222 +172,6 @@ class Decoder:
                 f"{self.name}: a request has {tokens} tokens, but the model supports {self.positions}"
                 " (max_position_embeddings); give fewer tokens, or a config.json with more positions"
             )
-
-
-def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
-    """Return the decoder of a ``config.json``: its path, its folder, its content, or the name of a shipped one.
-
-    Raises `InputError` if the file cannot be read, the ``model_type`` is unknown, or sizes are missing or wrong.
-    """
-    path, raw_config = _raw_config(source)
-    text = raw_config.get("text_config")
-    config = raw_config | text if isinstance(text, dict) else raw_config
-    kind = str(config.get("model_type")).removesuffix("_text")
-    if kind not in FAMILIES:
-        near = nearest(kind, FAMILIES, cutoff=NAME_CUTOFF)
-        raise InputError(f"{path}: model_type {kind!r} is unknown; known: {', '.join(FAMILIES)}{near}")
-    family = FAMILIES[kind]
-    config = _mpt_config(path, config) if kind == "mpt" else config
-    sizes = _Sizes(path, {**family.defaults, **{name: value for name, value in config.items() if value is not None}})
-    hidden = sizes.required("hidden_size")
-    heads = sizes.required("num_attention_heads")
-    layers = sizes.required("num_hidden_layers", maximum=MAX_LAYERS)
-    for name, size in LATENT_SIZES.items() if family.latent else ():
-        if sizes.required(name) != size:
-            raise InputError(f"{path}: {name} is {sizes.required(name)}; latent attention was measured for {size} only")
-    experts = _experts(sizes, kind) if family.experts else {}
-    dtype_name = str(config.get("torch_dtype") or config.get("dtype") or "bfloat16").removeprefix("torch.")
-    check_choice(f"{path}: torch_dtype", dtype_name, TYPES)
-    groups = sizes.optional("num_key_value_heads")
-    if not family.latent and heads % (groups or heads):
-        raise InputError(f"{path}: num_key_value_heads is {groups}; give a divisor of num_attention_heads, {heads}")
-    biases = [name for field, names in BIASES.items() if config.get(field) for name in names]
-    assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, the number of heads"
-    return Decoder(
-        name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
-        hidden=hidden,
-        vocabulary=sizes.required("vocab_size"),
-        inter=_dense_inter(sizes, experts.get("expert_inter", 0)),
-        heads=heads,
-        kv_heads=groups or heads,
-        head_dim=sizes.optional("head_dim") or hidden // heads,
-        windows=_windows(sizes, kind, layers),
-        routed_layers=tuple("experts" in experts and _routes(sizes, layer) for layer in range(layers)),
-        dtype=TYPES[dtype_name],
-        checkpoint=read_checkpoint(path, raw_config, TYPES[dtype_name]),
-        tied=bool(sizes.config.get("tie_word_embeddings", False)),
-        family=family,
-        query_rank=sizes.optional("q_lora_rank") if family.latent else 0,
-        delta_net=_delta_net_heads(sizes) if family.delta_nets else None,
-        delta_net_layers=_delta_net_layers(sizes, layers) if family.delta_nets else (),
-        **experts,
-        **{field: sizes.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
-        **{field: sizes.required(name) for field, name in SPARSE_FIELDS.items() if family.sparse},
-        positions=_positions(sizes, kind),
-        rotates=bool(sizes.config.get("rope", True)),
-        learned_positions=sizes.optional("learned_positions"),
-        attention=str(sizes.config.get("attention", "")),
-        biases=tuple(biases) or ("qkv_proj",) * family.qkv_bias,
-        notes=() if groups or family.latent else (assumed,),
-    )
-
-
-def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
-    """Return the path for errors, and the content of a configuration."""
-    if isinstance(source, Mapping):
-        return Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
-    if not isinstance(source, str | Path):
-        raise InputError(
-            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
-            " (transformers: config.to_dict())"
-        )
-    path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
-    path = path / "config.json" if path.is_dir() else path
-    return path, _json_of(path)
-
-
-def _experts(sizes: "_Sizes", kind: str) -> dict[str, int]:
-    """Return the fields of a `Decoder` that is a mixture of experts."""
-    experts = sizes.required("num_local_experts", "num_experts", "n_routed_experts")
-    inter = sizes.required(FAMILIES[kind].experts)
-    topk = sizes.required("num_experts_per_tok", "experts_per_token")
-    if topk > experts:
-        raise InputError(
-            f"{sizes.path}: num_experts_per_tok is {topk}, but there are {experts} experts; give at most {experts}"
-        )
-    shared = sizes.optional("shared_expert_intermediate_size") or inter * sizes.optional("n_shared_experts")
-    shared = inter if kind == "llama4" else shared
-    return {"experts": experts, "topk": topk, "expert_inter": inter, "shared_inter": shared}
-
-
-def _json_of(path: Path) -> dict[str, object]:
-    try:
-        config = json.loads(read_bounded(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no JSON"
-        names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
-        raise InputError(
-            f"{path}: cannot be read ({reason}); give the path of a model's config.json from Hugging Face, or one of"
-            f" {', '.join(names)}{nearest(str(path), names, cutoff=NAME_CUTOFF)}"
-        ) from None
-    return config if isinstance(config, dict) else {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    path: Path
-    config: Mapping[str, object]
-
-    def required(self, *names: str, maximum: int = MAX_INT32) -> int:
-        """Return the first of these fields that exists, a whole number above 0."""
-        name = next((name for name in names if self.config.get(name) is not None), None)
-        if name is None:
-            raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
-        return checked_int(str(self.path), name, self.config[name], 1, maximum)
-
-    def kinds_of(self, layers: int) -> list[object]:
-        """Return the kind of every layer; empty if the configuration does not list them."""
-        kinds = self.config.get("layer_types")
-        return kinds if isinstance(kinds, list) and len(kinds) == layers else []
-
-    def optional(self, name: str) -> int:
-        """Return a field as `required`; 0 if it is missing, null or 0."""
-        return self.required(name) if self.config.get(name) else 0
-
-
-def _mpt_config(path: Path, config: Mapping[str, object]) -> dict[str, object]:
-    """Return the configuration of an MPT under the usual names of fields; its embedding is tied.
-
-    Missing fields have the defaults of transformers' ``MptConfig``. Raises `InputError` for biases, other MLPs,
-    and norms or limits of queries and keys.
-    """
-    sizes = _Sizes(path, {"expansion_ratio": 4, "max_seq_len": 2048, **config})
-    sections = (config.get(name) for name in ("attn_config", "ffn_config"))
-    attention, mlp = (section if isinstance(section, dict) else {} for section in sections)
-    supported = {"ffn_type": "mptmlp", "no_bias": True, "qk_ln": False, "clip_qkv": None}
-    found = {**supported, **config, **attention, **mlp}
-    for name, value in supported.items():
-        if found[name] != value:
-            raise InputError(f"{path}: {name} is {found[name]!r}; only an MPT with {value!r} is predicted")
-    hidden, heads, positions = (sizes.required(name) for name in ("d_model", "n_heads", "max_seq_len"))
-    is_multiquery = attention.get("attn_type") == "multiquery_attention"
-    is_learned = config.get("learned_pos_emb", True) and not attention.get("alibi", True) and not attention.get("rope")
-    return {
-        **config,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_hidden_layers": sizes.required("n_layers", maximum=MAX_LAYERS),
-        "num_key_value_heads": 1 if is_multiquery else attention.get("kv_n_heads") or heads,
-        "intermediate_size": hidden * sizes.required("expansion_ratio"),
-        "max_position_embeddings": positions,
-        "rope": bool(attention.get("rope")),
-        # The default of llm-foundry when most of these models were trained.
-        "attention": {"flash": ""}.get(name := attention.get("attn_impl", TRITON), name),
-        "learned_positions": positions if is_learned else 0,
-        "tie_word_embeddings": True,
-    }
-
-
-def _positions(sizes: _Sizes, kind: str) -> int:
-    """Return the maximum tokens of a request.
-
-    Source: vLLM's rule. The scaling factor multiplies the positions; YaRN multiplies the original positions. Types in
-    `SCALED_TYPES` state the number after the scaling.
-    """
-    scaling = sizes.config.get("rope_scaling") or sizes.config.get("rope_parameters")
-    rope = _Sizes(sizes.path, scaling if isinstance(scaling, dict) else {})
-    stated = sizes.optional("max_position_embeddings")
-    word = rope.config.get("rope_type", rope.config.get("type"))
-    factor = rope.config.get("factor")
-    if kind == "gemma3" or word in SCALED_TYPES or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR):
-        return stated
-    original = rope.optional("original_max_position_embeddings") if word == "yarn" else stated
-    return max(stated, int(original * factor))
-
-
-def _windows(sizes: _Sizes, kind: str, layers: int) -> tuple[int, ...]:
-    """Return each layer's window, by ``layer_types`` if the file has them.
-
-    Otherwise all layers have the window; Qwen's models have it only if the file switches it on.
-    """
-    window = sizes.optional("sliding_window")
-    if kinds := sizes.kinds_of(layers):
-        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
-    if FAMILIES[kind].local:  # every sixth or fourth layer has no window; Llama's other layers have a chunk
-        window = window or sizes.optional("attention_chunk_size")
-        interval = sizes.optional("sliding_window_pattern") or 4
-        return tuple(0 if (layer + 1) % interval == 0 else window for layer in range(layers))
-    used = sizes.config.get("use_sliding_window", not kind.startswith("qwen"))
-    first = sizes.optional("max_window_layers") if used else layers
-    return tuple(window if layer >= first else 0 for layer in range(layers))
-
-
-def _routes(sizes: _Sizes, layer: int) -> bool:
-    """Return whether a layer routes; DeepSeek's first layers and the layers that Qwen lists do not."""
-    listed = sizes.config.get("mlp_only_layers")
-    dense = layer < sizes.optional("first_k_dense_replace") or (isinstance(listed, list) and layer in listed)
-    interval = sizes.optional("decoder_sparse_step") or sizes.optional("interleave_moe_layer_step") or 1
-    return not dense and (layer + 1) % interval == 0
-
-
-def _dense_inter(sizes: _Sizes, own_inter: int) -> int:
-    """Return the width of layers that do not route; Llama 4 has its own field, and models without such layers none."""
-    inter = sizes.optional("intermediate_size_mlp") or sizes.optional("intermediate_size") or own_inter
-    return inter or sizes.required("intermediate_size")
-
-
-def _delta_net_heads(sizes: _Sizes) -> DeltaNetHeads:
-    """Return the heads of a gated delta net."""
-    fields = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
-    return DeltaNetHeads(*(sizes.required(f"linear_{field}") for field in fields))
-
-
-def _delta_net_layers(sizes: _Sizes, layers: int) -> tuple[bool, ...]:
-    """Return which layers are delta nets: by ``layer_types``, else all but every ``full_attention_interval``-th."""
-    if kinds := sizes.kinds_of(layers):
-        return tuple(kind == "linear_attention" for kind in kinds)
-    interval = sizes.required("full_attention_interval")
-    return tuple((layer + 1) % interval != 0 for layer in range(layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,8 +217,9 @@ class Deployment:
 
     def check(self, decoder: Decoder) -> None:
         """Raise `InputError` if the model cannot be divided in this way."""
-        delta_net_heads = decoder.delta_net.value_heads if decoder.delta_net else 0
-        for heads, kind in ((decoder.heads, "heads"), (delta_net_heads, "heads of linear attention")):
+        of_layers = {(kind.heads.queries, "heads") for kind in decoder.layers if kind.heads}
+        delta_net_heads = {(net.value_heads, "heads of linear attention") for net in [decoder.delta_net] if net}
+        for heads, kind in sorted(of_layers) + sorted(delta_net_heads):
             if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
                 raise InputError(
                     f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
@@ -442,9 +236,9 @@ class Deployment:
                 f"{decoder.name}: {decoder.experts} experts on {self.ranks} GPUs cannot be divided into"
                 f" {self.expert_parallel} parts; give --expert-parallel a divisor of both"
             )
-        if self.pipeline_parallel > len(decoder.windows):
+        if self.pipeline_parallel > len(decoder.layers):
             raise InputError(
-                f"{decoder.name}: {len(decoder.windows)} layers cannot be divided into {self.pipeline_parallel} stages;"
+                f"{decoder.name}: {len(decoder.layers)} layers cannot be divided into {self.pipeline_parallel} stages;"
                 " give a smaller --pipeline-parallel"
             )
         if self.kv_dtype:
@@ -479,13 +273,14 @@ def _quantised_products(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
     """Yield the names of a layer's products that a checkpoint may quantise."""
     if kind.is_delta_net:
         yield from ("in_proj", "out_proj")
-    elif not decoder.family.latent:
+    elif kind.heads and not decoder.family.latent:
         yield from ("qkv_proj", "o_proj")
-    else:
+    elif kind.heads:
         yield from ("qkv_a_proj", "q_b_proj") if decoder.query_rank else ("q_proj", "kv_a_proj")
-        yield from ("kv_b_proj", "o_proj", *(("indexer.q_proj",) if decoder.index_topk else ()))
-    prefix = "shared." if kind.routes else ""
+        yield from ("kv_b_proj", "o_proj")
+    if kind.indexer == "full":
+        yield "indexer.q_proj"
     if kind.routes:
         yield "experts"
-    if not kind.routes or decoder.shared_inter:
-        yield from (f"{prefix}gate_up_proj", f"{prefix}down_proj")
+    for prefix, inter in (("", kind.inter), ("shared.", kind.routes and decoder.shared_inter)):
+        yield from (f"{prefix}gate_up_proj", f"{prefix}down_proj") if inter else ()

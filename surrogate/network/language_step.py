@@ -24,10 +24,11 @@ from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter, Transfer
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
-from surrogate.network.language import Decoder, DeltaNetHeads, Deployment, LayerKind, arithmetic_of, read_decoder
+from surrogate.network.language import AttentionHeads, Decoder, DeltaNetHeads, Deployment, LayerKind, arithmetic_of
+from surrogate.network.language_config import read_decoder
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
-from surrogate.network.operators import streamed
+from surrogate.network.operators import elementwise, streamed
 
 MAX_REQUESTS = 1 << 20
 GAP_US = 3.1
@@ -82,8 +83,10 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     builder = NetworkBuilder()
     for prefix, (name, problem, weights) in step.kernels():
         builder.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
+    network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
     return replace(
-        with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups))),
+        network,
+        parameters=(network.parameters or 0) + decoder.other_weights,
         gap_us=GAP_US,
         state_bytes=-(-step.kv_bytes // deployment.pipeline_parallel),
         weights_bytes=-(-round(step.weights_bytes()) // deployment.pipeline_parallel),
@@ -167,7 +170,8 @@ class Step:
     def weights_bytes(self) -> float:
         """Return the bytes of all weights on a GPU, summed over all stages of the pipeline."""
         inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in Counter(self.layers).items())
-        return inside + self.stored_bytes(chain(self.first_kernels(), self.last_kernels()))
+        others = self.decoder.other_weights * ELEMENTS[self.dtype].weight_bytes
+        return inside + others + self.stored_bytes(chain(self.first_kernels(), self.last_kernels()))
 
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
         """Return the bytes of the kernels' weights; 4-bit weights include the checkpoint's additional scales."""
@@ -192,10 +196,13 @@ class Step:
                     state = heads * d.delta_net.key_dim * d.delta_net.value_dim * ELEMENTS[STATE].activation_bytes
                     total += layers * count * state
                     continue
+                if kind.heads is None or not kind.heads.projected:
+                    continue
                 kept = min(context, kind.window or context)
-                kv_heads = ceil_div(d.kv_heads, self.deployment.tensor_parallel)
-                values_per_token = LATENT + ROPE if d.family.latent else 2 * d.head_dim * kv_heads
-                total += layers * count * kept * (values_per_token * itemsize + d.index_dim)  # an index is kept in fp8
+                kv_heads = ceil_div(kind.heads.keys, self.deployment.tensor_parallel)
+                own = kv_heads * (kind.heads.dim + kind.heads.value_dim)
+                values = (LATENT + ROPE if d.family.latent else own) * itemsize
+                total += layers * count * kept * (values + d.index_dim * (kind.indexer == "full"))  # an index is fp8
         return round(total)
 
     def first_kernels(self) -> Iterator[StepKernel]:
@@ -203,6 +210,13 @@ class Step:
         d = self.decoder
         table = 0 if d.tied else ceil_div(d.vocabulary, self.deployment.tensor_parallel) * d.hidden
         yield StepKernel("embedding", self.streamed_kernel("embedding", d.hidden, d.hidden), table)
+        if d.learned_positions:
+            summed = elementwise("add", (self.tokens, d.hidden), self.dtype)
+            yield StepKernel("positions", summed, d.learned_positions * d.hidden)
+        if width := d.layer_inputs * len(d.layers):
+            weights = d.layer_vocabulary * width
+            yield StepKernel("layer_input.embedding", self.streamed_kernel("embedding", width, width), weights)
+            yield from self.product("layer_input.model_projection", d.hidden, width, layer=None)
 
     def last_kernels(self) -> Iterator[StepKernel]:
         """Yield the head over each request's last token, sampling, and the transfers between stages of the pipeline."""
@@ -218,13 +232,33 @@ class Step:
     def layer(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield a layer: attention or a gated delta net, then the MLP or the experts, each with its sum over GPUs."""
         d = self.decoder
-        mixing = self.delta_net(d.delta_net, kind) if kind.is_delta_net and d.delta_net else self.attention(kind)
         post = [self.norm()] * d.family.post_norms
-        yield from (self.norm(), *mixing, *self.all_reduced(), *post, self.norm())
-        if not kind.routes:
-            yield from (*self.dense("", d.inter, kind), *self.all_reduced(), *post)
-        else:
+        if kind.is_delta_net and d.delta_net:
+            yield from (self.norm(), *self.delta_net(d.delta_net, kind), *self.all_reduced(), *post)
+        elif kind.heads:  # a parallel MLP has the same input, and one sum with attention
+            summed = [] if d.family.parallel else self.all_reduced()
+            yield from (self.norm(), *self.attention(kind), *summed, *post)
+        if kind.inter or kind.routes:
+            yield from [self.norm()] * (not d.family.parallel)
+        if kind.inter:
+            yield from self.dense("", kind.inter, kind)
+        if kind.routes:
+            yield from [self.norm()] * (3 if kind.inter else 0)  # of the experts' input, and of both results
             yield from self.expert_kernels(kind)
+        elif kind.inter:
+            yield from self.all_reduced()
+        yield from post if kind.inter or kind.routes else ()
+        yield from self.layer_input(kind)
+
+    def layer_input(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield the sum with a layer's own embedding of the tokens, if the model has one."""
+        d = self.decoder
+        if d.layer_inputs:
+            yield from self.product("layer_input.gate", d.hidden, d.layer_inputs, layer=None)
+            mixed = self.streamed_kernel("activation", 2 * d.layer_inputs, d.layer_inputs)
+            yield StepKernel("layer_input.activation", mixed)
+            yield from self.product("layer_input.projection", d.layer_inputs, d.hidden, layer=None)
+            yield self.norm()
 
     def norm(self) -> StepKernel:
         """Return the norm of the sum with the residual."""
@@ -255,24 +289,32 @@ class Step:
             yield from self.latent_attention(kind)
             return
         d = self.decoder
-        heads = d.heads // self.deployment.tensor_parallel
-        kv_heads = ceil_div(d.kv_heads, self.deployment.tensor_parallel)
-        queries, keys = heads * d.head_dim, kv_heads * d.head_dim
-        outputs = (1 + d.family.delta_nets) * queries + 2 * keys
-        yield from self.product("qkv_proj", d.hidden, outputs, layer=kind.same_as)
+        of_layer = kind.heads or AttentionHeads(d.heads, d.kv_heads, d.head_dim, d.head_dim)
+        heads = of_layer.queries // self.deployment.tensor_parallel
+        kv_heads = ceil_div(of_layer.keys, self.deployment.tensor_parallel)
+        queries, keys = heads * of_layer.dim, kv_heads * of_layer.dim * (of_layer.projected > 0)
+        values = kv_heads * of_layer.value_dim * (of_layer.projected > 1)
+        yield from self.product(
+            "qkv_proj", d.hidden, queries + keys + values + heads * of_layer.gates, layer=kind.same_as
+        )
         if d.family.query_norm:
-            weights = 2 * d.head_dim if d.family.query_norm == "head" else queries + keys
+            weights = 2 * of_layer.dim if d.family.query_norm == "head" else queries + keys
             yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys), weights)
         # The GPUs add up the sums of squares of queries and keys.
         if d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1:
             yield self.collective("norm_sum", AllReduce, 2 * self.tokens, self.deployment.tensor_parallel)
         if d.rotates:
             yield self.rope(queries, keys)
-        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": d.head_dim, "window": kind.window}
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": of_layer.dim, "window": kind.window}
+        yield from self.index_kernels(kind)
         for group in self.groups:
-            yield self.attention_kernel(Attention, group, sizes)
-        yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * queries, queries))] * d.family.delta_nets
-        yield from self.product("o_proj", queries, d.hidden, layer=kind.same_as, fused=False)
+            seen = (
+                group._replace(context=min(group.context, d.index_topk)) if kind.indexer and group.new == 1 else group
+            )
+            yield self.attention_kernel(Attention, seen, sizes)
+        outputs = heads * of_layer.value_dim
+        yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * outputs, outputs))] * (of_layer.gates > 0)
+        yield from self.product("o_proj", outputs, d.hidden, layer=kind.same_as, fused=False)
 
     def rope(self, queries: int, keys: int) -> StepKernel:
         """Return the rotation of queries and keys, which also writes keys and values into the cache."""
@@ -295,8 +337,7 @@ class Step:
             yield from product("q_proj", d.hidden, queries)
             yield from product("kv_a_proj", d.hidden, LATENT + ROPE)
         yield StepKernel("rope", self.streamed_kernel("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
-        if d.index_topk:
-            yield from self.index_kernels(kind)
+        yield from self.index_kernels(kind)
         is_measured = (d.nope_dim, d.value_dim) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
         for group in self.groups:
             count, new, context = group
@@ -307,7 +348,7 @@ class Step:
                 yield self.attention_kernel(kind_of, group, {"heads": heads, **sizes})
                 continue
             yield self.head_product("absorbed_keys", heads, LATENT, d.nope_dim, count)
-            seen = group._replace(context=min(context, d.index_topk or context))
+            seen = group._replace(context=min(context, d.index_topk if kind.indexer else context))
             yield self.attention_kernel(Mla, seen, {"heads": heads})
             yield self.head_product("absorbed_values", heads, d.value_dim, LATENT, count)
         yield from product("o_proj", heads * d.value_dim, d.hidden, fused=False)
@@ -329,8 +370,12 @@ class Step:
         No table has times of these kernels. Their times follow from the bytes that they move, with keys in fp8.
         """
         d = self.decoder
-        yield from self.product("indexer.q_proj", d.query_rank, d.index_heads * d.index_dim, layer=kind.same_as)
-        yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads, layer=None)
+        if kind.indexer != "full":
+            return
+        yield from self.product(
+            "indexer.q_proj", d.query_rank or d.hidden, d.index_heads * d.index_dim, layer=kind.same_as
+        )
+        yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads * d.family.latent, layer=None)
         scored = sum(count * new * context for count, new, context in self.groups)
         read = sum(count * context * d.index_dim for count, _, context in self.groups)
         yield StepKernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))

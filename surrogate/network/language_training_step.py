@@ -158,13 +158,6 @@ class TrainingStep(Step):
         qkv = [outputs] if d.family.fused_qkv else [outputs - 2 * keys, keys, keys]
         return {"qkv_proj": qkv, "gate_up_proj": [d.inter] * 2}.get(name, [outputs])
 
-    def first_kernels(self) -> Iterator[StepKernel]:
-        """Yield the embedding, and the sum with learned positions."""
-        yield from Step.first_kernels(self)
-        if positions := self.decoder.learned_positions:
-            hidden = self.decoder.hidden
-            yield StepKernel("positions", elementwise("add", (self.tokens, hidden), self.dtype), positions * hidden)
-
     def last_kernels(self) -> Iterator[StepKernel]:
         """Yield the last norm, the logits of all positions and the loss: a fused kernel, or PyTorch's own in fp32."""
         vocabulary = self.decoder.vocabulary

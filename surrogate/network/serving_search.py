@@ -16,7 +16,8 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED, setting
 from surrogate.features.roofline import missing_units
 from surrogate.network.comparison import prices_of
-from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment, read_decoder
+from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment
+from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
@@ -116,7 +117,7 @@ class Choices:
             spread = (1, ranks) if decoder.experts and decoder.experts % ranks == 0 else (1,)
             experts = self.values_of("expert_parallel") or spread
             # Try several stages only if a stage fills an NVLink domain, since all-reduces within a domain are faster.
-            stages = pipelines or [1, *(way for way in powers[1:] if ranks == node and way <= len(decoder.windows))]
+            stages = pipelines or [1, *(way for way in powers[1:] if ranks == node and way <= len(decoder.layers))]
             ways = product(dict.fromkeys(experts), stages, dtypes or (None,), kv_dtypes or (None,))
             for expert, pipeline, dtype, kv_dtype in ways:
                 split = {"expert_parallel": expert, "pipeline_parallel": pipeline}

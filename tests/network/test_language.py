@@ -14,7 +14,8 @@ from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
 from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
-from surrogate.network.language import Deployment, read_decoder
+from surrogate.network.language import Deployment
+from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import GAP_US, language_network, read_language
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import fastest_framework, load_predictors
@@ -123,7 +124,7 @@ def test_work_is_the_sum_over_requests_of_several_lengths(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "sizes", "message"),
     [
-        ({**QWEN, "model_type": "qwen7"}, {"decode": 1}, "did you mean qwen"),
+        ({**QWEN, "model_type": "qwen7", "mamba_d_state": 16}, {"decode": 1}, "known type, has no field mamba_d_state"),
         ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
         ({**QWEN, "intermediate_size": None}, {"decode": 1}, "intermediate_size is missing; add it"),
         ({**QWEN, "num_key_value_heads": 3}, {"decode": 1}, "num_key_value_heads is 3; give a divisor"),

@@ -18,7 +18,8 @@ from surrogate.features.families.moe import Moe
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy
 from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
-from surrogate.network.language import Deployment, read_decoder
+from surrogate.network.language import Deployment
+from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, Targets, pareto, pareto_figure, serving_page

@@ -1,0 +1,537 @@
+"""Read a language model from its Hugging Face ``config.json``.
+
+The ``model_type`` selects the family (`FAMILIES`), and the fields give the sizes of every layer. An unknown type is
+read as the nearest known one if its fields say the same. A field that is neither read nor known to be irrelevant
+(`language_config.toml`) is named in a note. Source: the configurations and models of ``transformers``.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from math import prod
+from pathlib import Path
+
+from surrogate.bundled import NETWORKS
+from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
+from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
+from surrogate.features.families.attention import LATENT, ROPE, TRITON
+from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
+from surrogate.network.language import (
+    BIASES,
+    FAMILIES,
+    AttentionHeads,
+    Decoder,
+    DecoderFamily,
+    DeltaNetHeads,
+    LayerKind,
+)
+
+MAX_LAYERS = 1000
+NAME_CUTOFF = 0.75
+"""Minimum similarity of a name that an error suggests; gpt2 is not similar to gpt_oss."""
+LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
+"""The only measured sizes of a latent cache."""
+SCALED_TYPES = ("su", "longrope", "llama3")
+"""Scaling types for which ``max_position_embeddings`` is the number of positions after the scaling."""
+MAX_FACTOR = 1e6
+LATENT_FIELDS = {"nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
+SPARSE_FIELDS = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
+"""Field of a `Decoder` → name in the configuration."""
+TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+LOCAL_KINDS = ("sliding_attention", "chunked_attention")
+ROUTED_KINDS = ("sparse", "moe", "hash_moe")
+TABLE = read_toml(__file__)
+"""Names and meanings of fields; comments in the file explain its sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The fields of a configuration under their usual names; ``used`` has the names of those that were read."""
+
+    path: Path
+    config: Mapping[str, object]
+    used: set[str] = field(default_factory=set)
+
+    def get(self, name: str) -> object:
+        """Return a field; None if it is missing."""
+        self.used.add(name)
+        return self.config.get(name)
+
+    def required(self, *names: str, maximum: int = MAX_INT32) -> int:
+        """Return the first of these fields that exists, a whole number above 0 or a list that repeats one."""
+        name = next((name for name in names if self.get(name) is not None), None)
+        if name is None:
+            raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
+        value = self.config[name]
+        if isinstance(value, list) and value and all(each == value[0] for each in value):
+            value = value[0]
+        return checked_int(str(self.path), name, value, 1, maximum)
+
+    def optional(self, name: str) -> int:
+        """Return a field as `required`; 0 if it is missing, null or 0."""
+        return self.required(name) if self.get(name) else 0
+
+    def part(self, name: str) -> "_Fields":
+        """Return the fields of a nested object; empty if it is missing."""
+        value = self.get(name)
+        return _Fields(self.path, _usual_names(value) if isinstance(value, dict) else {})
+
+    def listed(self, name: str, layers: int) -> list[object]:
+        """Return the entry of every layer; empty if the field is no list. Entries of next-token layers may follow."""
+        value = self.get(name)
+        if isinstance(value, list) and 0 < len(value) < layers:
+            raise InputError(f"{self.path}: {name} has {len(value)} entries for {layers} layers; give one for each")
+        return value[:layers] if isinstance(value, list) else []
+
+    def with_values(self, values: Mapping[str, object]) -> "_Fields":
+        """Return the fields with some replaced."""
+        return replace(self, config={**self.config, **values})
+
+
+def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
+    """Return the decoder of a ``config.json``: its path, its folder, its content, or the name of a shipped one.
+
+    Raises `InputError` if the file cannot be read, the ``model_type`` is unknown, or sizes are missing or wrong.
+    """
+    path, raw_config = _raw_config(source)
+    config, towers = dict(raw_config), {}
+    while part := next((name for name in TABLE["decoders"] if isinstance(config.get(name), dict)), None):
+        config |= config.pop(part)  # type: ignore[arg-type]
+    for name in [name for name, value in config.items() if isinstance(value, dict) and name.endswith("_config")]:
+        if name not in TABLE["settings"]:
+            towers[name] = _usual_names(config.pop(name))
+    kind = str(config.get("model_type")).removesuffix("_text")
+    if reason := TABLE["refused"].get(kind):
+        raise InputError(f"{path}: model_type {kind!r} is not predicted: {reason}")
+    config = _mpt_config(path, config) if kind == "mpt" else config
+    given = {name: value for name, value in _usual_names(config).items() if value is not None}
+    if kind in FAMILIES:
+        family, notes = FAMILIES[kind], []
+    else:
+        near = _nearest_family(path, kind, given)
+        family, notes = FAMILIES[near], [f"model_type {kind!r} is unknown; it is read as {near}, whose fields it has"]
+    fields = _Fields(path, {**family.defaults, **given})
+    decoder = _decoder(fields, family, kind, raw_config)
+    unread = [name for name, value in given.items() if value and name not in fields.used and not _is_irrelevant(name)]
+    if unread and kind not in FAMILIES and (structural := [name for name in unread if _is_structural(name)]):
+        raise InputError(
+            f"{path}: model_type {kind!r} is unknown, and {near}, the nearest known type, has no field"
+            f" {structural[0]}; known types: {', '.join(FAMILIES)}"
+        )
+    if unread:
+        names = ", ".join(unread[:8]) + ", …" * (len(unread) > 8)
+        notes.append(f"{path.name}: fields that are not understood, and left out: {names}")
+    weights, described = _tower_weights(path, towers, decoder.hidden)
+    return replace(decoder, other_weights=weights, notes=(*decoder.notes, *notes, *described))
+
+
+def _usual_names(config: Mapping[str, object]) -> dict[str, object]:
+    """Return a configuration with the usual names of fields."""
+    usual = {other: name for name, others in TABLE["names"].items() for other in others}
+    renamed = {usual[name]: value for name, value in config.items() if name in usual and value is not None}
+    return renamed | {name: value for name, value in config.items() if name not in usual and value is not None}
+
+
+def _is_irrelevant(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in TABLE["irrelevant"])
+
+
+def _is_structural(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in TABLE["structural"])
+
+
+def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
+    """Return the known type with the attention and experts of a configuration, first of all one with a similar name.
+
+    Raises `InputError` if there is none.
+    """
+    similar = get_close_matches(kind, FAMILIES, cutoff=NAME_CUTOFF)
+    missing = ""
+    for name in [*similar, *TABLE["prototypes"]]:
+        family = FAMILIES[name]
+        needed = {each: getattr(family, part) for part, each in TABLE["parts"].items()} | {family.experts: True}
+        differing = [each for each, has in needed.items() if each and (each in config) != bool(has)]
+        differing += ["num_experts"] if ("num_experts" in config) != bool(family.experts) else []
+        if not differing:
+            return name
+        missing = missing or f"{name}, the nearest known type, differs in the field {differing[0]}"
+    raise InputError(f"{path}: model_type {kind!r} is unknown, and {missing}; known types: {', '.join(FAMILIES)}")
+
+
+def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapping[str, object]) -> Decoder:
+    """Return the decoder of a family."""
+    path = fields.path
+    if fields.get("is_encoder_decoder") is True:
+        raise InputError(f"{path}: is_encoder_decoder is true; only decoders without an encoder are predicted")
+    hidden, heads = fields.required("hidden_size"), fields.required("num_attention_heads")
+    count = fields.required("num_hidden_layers", maximum=MAX_LAYERS)
+    for name, size in LATENT_SIZES.items() if family.latent else ():
+        if fields.required(name) != size:
+            raise InputError(
+                f"{path}: {name} is {fields.required(name)}; latent attention was measured for {size} only"
+            )
+    routes = bool(family.experts) and fields.get("enable_moe_block") is not False
+    experts = _experts(fields, family, kind) if routes else {}
+    dtype_name = str(fields.get("torch_dtype") or fields.get("dtype") or "bfloat16").removeprefix("torch.")
+    check_choice(f"{path}: torch_dtype", dtype_name, TYPES)
+    layers = tuple(_layers(fields, family, count, experts))
+    groups = fields.config.get("num_key_value_heads") or family.latent or fields.get("block_configs")
+    first = next((kind.heads for kind in layers if kind.heads), AttentionHeads(heads, heads, 0, 0))
+    biases = {name: None for field, names in BIASES.items() if fields.get(field) for name in names}
+    assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, the number of heads"
+    caps = [fields.get(name) for name in ("attn_logit_softcapping", "final_logit_softcapping")]
+    return Decoder(
+        name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
+        hidden=hidden,
+        vocabulary=fields.required("vocab_size"),
+        inter=_dense_inter(fields, family, experts.get("expert_inter", 0)),
+        heads=heads,
+        kv_heads=first.keys,
+        head_dim=first.dim,
+        layers=layers,
+        dtype=TYPES[dtype_name],
+        checkpoint=read_checkpoint(path, raw_config, TYPES[dtype_name]),
+        tied=bool(fields.get("tie_word_embeddings")),
+        family=_with_activation(family, fields.get("hidden_act")),
+        query_rank=fields.optional("q_lora_rank") if family.latent else 0,
+        delta_net=_delta_net_heads(fields) if family.delta_nets else None,
+        **experts,
+        **{field: fields.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
+        **_index_sizes(fields) if family.sparse else {},
+        positions=_positions(fields, kind),
+        rotates=bool(fields.config.get("rope", True)),
+        learned_positions=fields.optional("learned_positions"),
+        layer_inputs=fields.optional("hidden_size_per_layer_input"),
+        layer_vocabulary=fields.optional("vocab_size_per_layer_input"),
+        is_capped=any(caps),
+        attention=str(fields.get("attention") or ""),
+        biases=tuple(biases or family.biases),
+        notes=() if groups else (assumed,),
+    )
+
+
+def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
+    """Return the path for errors, and the content of a configuration."""
+    if isinstance(source, Mapping):
+        return Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
+            " (transformers: config.to_dict())"
+        )
+    path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
+    path = path / "config.json" if path.is_dir() else path
+    return path, _json_of(path)
+
+
+def _experts(fields: _Fields, family: DecoderFamily, kind: str) -> dict[str, int]:
+    """Return the fields of a `Decoder` that is a mixture of experts."""
+    experts = fields.required("num_experts")
+    inter = fields.required(family.experts)
+    topk = fields.required("num_experts_per_tok")
+    if topk > experts:
+        raise InputError(
+            f"{fields.path}: num_experts_per_tok is {topk}, but there are {experts} experts; give at most {experts}"
+        )
+    shared_count = fields.optional("n_shared_experts")
+    shared = fields.optional("shared_expert_intermediate_size") or inter * shared_count
+    shared = inter if kind == "llama4" else shared
+    return {"experts": experts, "topk": topk, "expert_inter": inter, "shared_inter": shared}
+
+
+def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping[str, int]) -> Iterator[LayerKind]:
+    """Yield the kind of every layer."""
+    windows = _windows(fields, family, count)
+    routes = _routed_layers(fields, count) if experts else [False] * count
+    indexers = _indexers(fields, count) if family.sparse else [""] * count
+    delta_nets = _delta_net_layers(fields, count) if family.delta_nets else [False] * count
+    shared_from = count - fields.optional("num_kv_shared_layers")
+    for layer in range(count):
+        own = fields.with_values(_own_values(fields, layer, count, is_local=windows[layer] > 0 or not any(windows)))
+        projected = 0 if layer >= shared_from else 2 - bool(own.get("attention_k_eq_v") and not windows[layer])
+        inter = 0
+        if own.config.get("intermediate_size") != 0 and (not routes[layer] or family.dense_beside):
+            inter = _dense_inter(own, family, experts.get("expert_inter", 0))
+            inter *= 2 if own.get("use_double_wide_mlp") and not projected else 1
+        yield LayerKind(
+            heads=None if delta_nets[layer] else _heads(own, family, projected),
+            window=windows[layer],
+            inter=inter,
+            routes=routes[layer],
+            is_delta_net=delta_nets[layer],
+            indexer=indexers[layer],
+        )
+
+
+def _own_values(fields: _Fields, layer: int, count: int, *, is_local: bool) -> dict[str, object]:
+    """Return the fields with a value of their own in a layer.
+
+    Sources are lists with a value for each layer, fields for layers with or without a window, and objects for a layer.
+    """
+    values: dict[str, object] = {}
+    for name in TABLE["listed"]:
+        if isinstance(fields.get(name), list):
+            values[name] = fields.listed(name, count)[layer]
+    for name, others in TABLE["local" if is_local else "global"].items():
+        values.update((name, fields.config[other]) for other in others if fields.get(other) is not None)
+    if is_local and any(name in fields.config for name in TABLE["local_parts"]):
+        for part in map(fields.part, TABLE["local_parts"]):
+            values |= {name: part.config[name] for name in TABLE["listed"] if name in part.config}
+    own = fields.get("per_layer_config")
+    values |= _usual_names(own[str(layer)]) if isinstance(own, dict) and isinstance(own.get(str(layer)), dict) else {}
+    if blocks := fields.listed("block_configs", count):
+        values |= _block_values(fields, blocks[layer])
+    return values
+
+
+def _block_values(fields: _Fields, block: object) -> dict[str, object]:
+    """Return the sizes of a layer after a neural architecture search; 0 stands for a part that the layer lacks.
+
+    Source: the remote code of nvidia/Llama-3_3-Nemotron-Super-49B-v1, ``configuration_decilm.py``.
+    """
+    parts = _Fields(fields.path, block if isinstance(block, dict) else {})
+    attention, mlp = parts.part("attention"), parts.part("ffn")
+    for part in (attention, mlp):
+        if unknown := next((name for name in ("replace_with_linear", "sparsify") if part.get(name)), None):
+            raise InputError(f"{fields.path}: block_configs has {unknown}; such layers are not predicted")
+    values: dict[str, object] = {"num_attention_heads": 0} if attention.get("no_op") else {}
+    if group := attention.optional("n_heads_in_group"):
+        values["num_key_value_heads"] = fields.required("num_attention_heads") // group
+    ratio = mlp.get("ffn_mult")
+    if mlp.get("no_op") or mlp.optional("intermediate_size"):
+        values["intermediate_size"] = 0 if mlp.get("no_op") else mlp.required("intermediate_size")
+    elif isinstance(ratio, int | float) and 0 < ratio < MAX_FACTOR:
+        values["intermediate_size"] = round_up(int(2 * ratio * fields.required("hidden_size") / 3), 256)
+    return values
+
+
+def _heads(own: _Fields, family: DecoderFamily, projected: int) -> AttentionHeads | None:
+    """Return the heads of a layer's attention; None if it has no attention."""
+    queries = own.optional("num_attention_heads")
+    if not queries:
+        return None
+    multiquery = own.get("multi_query") and not own.get("new_decoder_architecture")
+    groups = 1 if multiquery else own.optional("num_key_value_heads") or queries
+    if not family.latent and queries % groups:
+        raise InputError(
+            f"{own.path}: num_key_value_heads is {groups}; give a divisor of num_attention_heads, {queries}"
+        )
+    dim = own.optional("head_dim") or own.required("hidden_size") // queries
+    gated = family.delta_nets or own.get("attention_output_gate")
+    gates = dim if gated else int(family.head_gate)
+    return AttentionHeads(queries, groups, dim, own.optional("v_head_dim") or dim, projected, gates)
+
+
+def _index_sizes(fields: _Fields) -> dict[str, int]:
+    """Return the fields of a `Decoder` with an indexer; some indexers select blocks of positions."""
+    blocks = fields.part("sparse_attention_config")
+    fields = fields.with_values({**fields.config, **blocks.config})
+    fields.used.update(TABLE["names"])
+    sizes = {name: fields.optional(key) for name, key in SPARSE_FIELDS.items()}
+    if not sizes["index_topk"]:
+        sizes["index_topk"] = fields.required("index_topk_blocks") * fields.required("index_block_size")
+    return sizes
+
+
+def _indexers(fields: _Fields, count: int) -> Sequence[str]:
+    """Return whether each layer has its own indexer ("full"), uses an earlier layer's ("shared"), or has none.
+
+    Source: transformers, ``configuration_glm_moe_dsa.py``.
+    """
+    freq, offset = fields.optional("index_topk_freq") or 1, fields.get("index_skip_topk_offset")
+    offset = offset if isinstance(offset, int) else 2
+    pattern = fields.get("index_topk_pattern")
+    letters = list(pattern) if isinstance(pattern, str) else fields.listed("index_topk_pattern", count)
+    if blocks := fields.part("sparse_attention_config").listed("sparse_attention_freq", count):
+        return ["full" if sparse else "" for sparse in blocks]
+    if listed := fields.listed("indexer_types", count) or letters:
+        return ["shared" if str(each).lower() in ("shared", "s") else "full" for each in listed]
+    return ["shared" if max(layer - offset + 1, 0) % freq else "full" for layer in range(count)]
+
+
+def _json_of(path: Path) -> dict[str, object]:
+    try:
+        config = json.loads(read_bounded(path, MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
+        raise InputError(
+            f"{path}: cannot be read ({reason}); give the path of a model's config.json from Hugging Face, or one of"
+            f" {', '.join(names)}{nearest(str(path), names, cutoff=NAME_CUTOFF)}"
+        ) from None
+    return config if isinstance(config, dict) else {}
+
+
+def _mpt_config(path: Path, config: Mapping[str, object]) -> dict[str, object]:
+    """Return the configuration of an MPT under the usual names of fields; its embedding is tied.
+
+    Missing fields have the defaults of transformers' ``MptConfig``. Raises `InputError` for biases, other MLPs,
+    and norms or limits of queries and keys.
+    """
+    sizes = _Fields(path, {"expansion_ratio": 4, "max_seq_len": 2048, **config})
+    sections = (config.get(name) for name in ("attn_config", "ffn_config"))
+    attention, mlp = (section if isinstance(section, dict) else {} for section in sections)
+    supported = {"ffn_type": "mptmlp", "no_bias": True, "qk_ln": False, "clip_qkv": None}
+    found = {**supported, **config, **attention, **mlp}
+    for name, value in supported.items():
+        if found[name] != value:
+            raise InputError(f"{path}: {name} is {found[name]!r}; only an MPT with {value!r} is predicted")
+    hidden, heads, positions = (sizes.required(name) for name in ("d_model", "n_heads", "max_seq_len"))
+    is_multiquery = attention.get("attn_type") == "multiquery_attention"
+    is_learned = config.get("learned_pos_emb", True) and not attention.get("alibi", True) and not attention.get("rope")
+    return {
+        **config,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_hidden_layers": sizes.required("n_layers", maximum=MAX_LAYERS),
+        "num_key_value_heads": 1 if is_multiquery else attention.get("kv_n_heads") or heads,
+        "intermediate_size": hidden * sizes.required("expansion_ratio"),
+        "max_position_embeddings": positions,
+        "rope": bool(attention.get("rope")),
+        # The default of llm-foundry when most of these models were trained.
+        "attention": {"flash": ""}.get(name := attention.get("attn_impl", TRITON), name),
+        "learned_positions": positions if is_learned else 0,
+        "tie_word_embeddings": True,
+    }
+
+
+def _positions(fields: _Fields, kind: str) -> int:
+    """Return the maximum tokens of a request.
+
+    Source: vLLM's rule. The scaling factor multiplies the positions; YaRN multiplies the original positions. Types in
+    `SCALED_TYPES` state the number after the scaling.
+    """
+    rope = fields.part("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
+    stated = fields.optional("max_position_embeddings")
+    word = rope.config.get("rope_type", rope.config.get("type"))
+    factor = rope.config.get("factor")
+    if kind == "gemma3" or word in SCALED_TYPES or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR):
+        return stated
+    original = rope.optional("original_max_position_embeddings") if word == "yarn" else stated
+    return max(stated, int(original * factor))
+
+
+def _windows(fields: _Fields, family: DecoderFamily, count: int) -> list[int]:
+    """Return each layer's window, by a list or a pattern if the file has one.
+
+    Otherwise all layers have the window; Qwen's models have it only if the file switches it on.
+    """
+    window, chunk = fields.optional("sliding_window"), fields.optional("attention_chunk_size")
+    kinds, local = fields.listed("layer_types", count), fields.listed("hybrid_layer_pattern", count)
+    pattern = fields.get("sliding_window_pattern")
+    interval = fields.optional("sliding_window_pattern") if isinstance(pattern, int) else family.local
+    if kinds or local:
+        local = local or [kind in LOCAL_KINDS for kind in kinds]
+        return [(window or chunk) * bool(each) for each in local]
+    if isinstance(pattern, str) and pattern:  # L is local, G is global
+        return [window * (pattern[layer % len(pattern)] == "L") for layer in range(count)]
+    if interval:
+        return [(window or chunk) * ((layer + 1) % interval != 0) for layer in range(count)]
+    used = fields.get("use_sliding_window")
+    used = not family.switched_window if used is None else used
+    first = fields.optional("max_window_layers") if used else count
+    return [window if layer >= first else 0 for layer in range(count)]
+
+
+def _routed_layers(fields: _Fields, count: int) -> list[bool]:
+    """Return which layers route; lists, a first and a last layer, and intervals may exclude some."""
+    if kinds := fields.listed("mlp_layer_types", count):
+        return [kind in ROUTED_KINDS for kind in kinds]
+    if isinstance(fields.get("moe_layer_freq"), list):
+        return [bool(each) for each in fields.listed("moe_layer_freq", count)]
+    names = ("moe_layers", "moe_layers_enum")
+    numbers = next((fields.config[name] for name in names if fields.get(name)), None)
+    if numbers:
+        numbers = numbers.split(",") if isinstance(numbers, str) else numbers
+        chosen = {str(each).strip() for each in numbers} if isinstance(numbers, list) else set()
+        return [str(layer) in chosen for layer in range(count)]
+    listed = fields.get("mlp_only_layers")
+    first = max(fields.optional(name) for name in ("first_k_dense_replace", "moe_layer_start_index"))
+    last, end = fields.get("moe_layer_end_index"), count - 1
+    end = last if isinstance(last, int) and last >= 0 else end
+    names = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
+    interval = next((size for size in map(fields.optional, names) if size), 1)
+    every = fields.optional("moe_layer_freq") or 1
+    dense = set(map(str, listed)) if isinstance(listed, list) else set()
+    return [
+        first <= layer <= end and (layer + 1) % interval == 0 and layer % every == 0 and str(layer) not in dense
+        for layer in range(count)
+    ]
+
+
+def _dense_inter(fields: _Fields, family: DecoderFamily, own_inter: int) -> int:
+    """Return the width of layers that do not route; Llama 4 has its own field, and models without such layers none."""
+    names = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
+    inter = next((size for size in map(fields.optional, names) if size), 0) or own_inter
+    return inter or family.mlp_ratio * fields.required("hidden_size") or fields.required("intermediate_size")
+
+
+def _delta_net_heads(fields: _Fields) -> DeltaNetHeads:
+    """Return the heads of a gated delta net."""
+    names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
+    return DeltaNetHeads(*(fields.required(f"linear_{name}") for name in names))
+
+
+def _delta_net_layers(fields: _Fields, count: int) -> list[bool]:
+    """Return which layers are delta nets: by ``layer_types``, else all but every ``full_attention_interval``-th."""
+    if kinds := fields.listed("layer_types", count):
+        return [kind == "linear_attention" for kind in kinds]
+    interval = fields.required("full_attention_interval")
+    return [(layer + 1) % interval != 0 for layer in range(count)]
+
+
+def _with_activation(family: DecoderFamily, name: object) -> DecoderFamily:
+    """Return the family with the operator of a configuration's activation."""
+    operator = next((each for each, names in TABLE["activations"].items() if name in names), family.activation)
+    return replace(family, activation=operator)
+
+
+def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidden: int) -> tuple[int, list[str]]:
+    """Return the number of weights of a model's other parts, such as encoders of images, and notes about them."""
+    total, notes = 0, []
+    for name, config in towers.items():
+        tower = _Fields(path, config)
+        sizes = {each: _first(tower, names) for each, names in TABLE["tower"].items()}
+        width, layers = sizes["width"], sizes["layers"]
+        if not (width and layers):
+            notes.append(f"{name}: its weights and its time are not in the answer; its sizes are not understood")
+            continue
+        ratio = tower.get("mlp_ratio")
+        inter = sizes["inter"] or int(
+            width * (ratio if isinstance(ratio, int | float) and 0 < ratio < MAX_FACTOR else 4)
+        )
+        inner = sizes["inner"] or width
+        gated = any(fnmatchcase(str(config.get("model_type")), each) for each in TABLE["gated_towers"])
+        blocks = layers * width * (4 * inner + (2 + gated) * inter)
+        merged = width * (sizes["merge"] ** 2 or prod(_numbers(config.get("merge_kernel_size"))))
+        deepstack = config.get("deepstack_visual_indexes")
+        mergers = 1 + len(deepstack) if isinstance(deepstack, list) else 1
+        outputs = sizes["outputs"] or hidden
+        projected = mergers * merged * ((merged if merged > width else 0) + outputs)
+        patch = 3 * (sizes["temporal"] or 1) * sizes["patch"] ** 2
+        positions = sizes["positions"] or (sizes["image"] // (sizes["patch"] or 1)) ** 2
+        weights = blocks + projected + (patch + positions) * width
+        total += weights
+        notes.append(
+            f"{name}: {weights / 1e9:.2f} B weights are in the memory, {blocks / 1e9:.2f} B of them in {layers} blocks;"
+            " its time is not in the answer"
+        )
+    return total, notes
+
+
+def _first(fields: _Fields, names: Sequence[str]) -> int:
+    """Return the first of these fields that is a whole number above 0, or the last of a list of them; else 0."""
+    for name in names:
+        if numbers := _numbers(fields.get(name)):
+            return numbers[-1]
+    return 0
+
+
+def _numbers(value: object) -> list[int]:
+    """Return the whole numbers above 0 of a value or of a list."""
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if type(each) is int and 0 < each <= MAX_INT32]
