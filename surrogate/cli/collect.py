@@ -16,7 +16,7 @@ import click
 
 from surrogate.cli.options import BYTES, COUNT, GPU, HELP, POSITIVE, Form, SettingChoice, option, output_options, show
 from surrogate.cli.problem import CHOICES
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 
 if TYPE_CHECKING:
     from surrogate.collect.device import Device
@@ -34,6 +34,8 @@ CAMPAIGN_MINUTES = 55.0
 """Default time of a campaign: a rented hour, less its start."""
 COUNTERS_SHARE = 0.45
 """Share of ``--minutes`` for ``--counters``."""
+RULES: dict[str, str] = read_toml(__file__)
+"""Rule on options that exclude or need each other → the message if it is broken."""
 
 
 @click.command(name="collect")
@@ -201,40 +203,27 @@ def _check_options(options: dict[str, Any]) -> None:
     given += ["shard"] * (options["shard"] != "1/1")
     option = (*given, "")[0].replace("_", "-").replace("file", "plan")
     timing = [name for name in ("recording", "minutes") if options[name]]
-    table = str(options["output"]).endswith(".parquet")
     measures_gpu = device == "cudnn" and not heuristic_only
-    rules = (
-        (options["output"] == "-", "-o is a log that the same command continues; give a file"),
-        (campaign and given, f"--campaign has its own plan, settings and counters; leave --{option} out"),
-        (campaign and device == "replay", "--campaign measures; give --device cudnn, or --device cpu to rehearse"),
-        (
-            (options["no_find"] or options["timeout"]) and not measures_gpu,
-            "--no-find and --timeout go with --device cudnn, which measures a GPU; leave them out",
-        ),
-        (options["even_so"] and not campaign, "--even-so goes with --campaign; other runs only report failed checks"),
-        (options["counters"] and not measures_gpu, "--counters counts on a GPU; give --device cudnn"),
-        (options["counters"] and options["engines"], "--counters counts algorithms, not --engines; leave one out"),
-        (
-            options["engines"] and not (measures_gpu or heuristic_only),
-            "--engines needs --device cudnn; without a GPU, --heuristic-only lists them",
-        ),
-        (table, "-o is a log of JSON lines; give RUN.jsonl, which `seer data merge` turns into a dataset"),
-        (
-            heuristic_only and timing,
-            f"--{(*timing, '')[0]} goes with measuring, not with --heuristic-only; leave it out",
-        ),
-        (
-            heuristic_only and device not in (None, "cudnn"),
-            f"--heuristic-only uses cuDNN only; leave --device {device} out",
-        ),
-        (heuristic_only and not options["gpu"], "--heuristic-only needs --gpu G; `seer gpus` lists the GPUs"),
-        (options["gpu"] and not heuristic_only, "--gpu goes with --heuristic-only; a device measures its own GPU"),
-        (not device and not heuristic_only, "no device is given; give --device cudnn, --device cpu or --device replay"),
-        (options["recording"] and device != "replay", "--recording goes with --device replay"),
-    )
-    for wrong, message in rules:
-        if wrong:
-            raise InputError(message)
+    broken = {
+        "stream": options["output"] == "-",
+        "campaign_plan": campaign and given,
+        "campaign_replay": campaign and device == "replay",
+        "not_measured": (options["no_find"] or options["timeout"]) and not measures_gpu,
+        "even_so": options["even_so"] and not campaign,
+        "counters": options["counters"] and not measures_gpu,
+        "counters_engines": options["counters"] and options["engines"],
+        "engines": options["engines"] and not (measures_gpu or heuristic_only),
+        "table": str(options["output"]).endswith(".parquet"),
+        "timing": heuristic_only and timing,
+        "heuristic_device": heuristic_only and device not in (None, "cudnn"),
+        "heuristic_gpu": heuristic_only and not options["gpu"],
+        "gpu": options["gpu"] and not heuristic_only,
+        "device": not device and not heuristic_only,
+        "recording": options["recording"] and device != "replay",
+    }
+    for rule, is_broken in broken.items():
+        if is_broken:
+            raise InputError(RULES[rule].format(option=option, timing=(*timing, "")[0], device=device))
 
 
 def _source(options: dict[str, Any]) -> "PlanSource":
