@@ -14,19 +14,14 @@ import numpy as np
 from surrogate.features.algorithms import CUDNN_GRAPH, version_key
 from surrogate.features.errors import InputError
 from surrogate.features.families import AnyProblem
-from surrogate.prediction.ranking import NEVER_MEASURED, Ranker, Ranking
-from surrogate.prediction.results import Estimate, Excluded
+from surrogate.prediction.ranking import Ranker, Ranking
+from surrogate.prediction.results import NOTES, Estimate, Excluded
 
 if TYPE_CHECKING:
     from surrogate.collect.device import HeuristicEntry
 
 Listed = Mapping[str, "HeuristicEntry"]
 """Name → entry of the configurations that cuDNN's heuristic lists for a problem."""
-NOT_MEASURED = (
-    f"no engine configuration of cuDNN ({CUDNN_GRAPH}) was measured on {{}}; `seer collect --device cudnn --engines`"
-    " measures them, and `seer train` fits them"
-)
-"""The error for a GPU without measured configurations."""
 
 
 def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> list[Listed]:
@@ -80,7 +75,7 @@ def rankings_of(ranker: Ranker, problems: Sequence[AnyProblem]) -> list[Ranking]
             _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted
         ]
         excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
-        excluded += [Excluded(name, NEVER_MEASURED) for name in listed if name not in measured]
+        excluded += [Excluded(name, NOTES["never_measured"]) for name in listed if name not in measured]
         refusals = [ranker.memory_refusal(problem, estimate.workspace_bytes) for estimate in estimates]
         pairs = list(zip(estimates, refusals, strict=True))
         excluded += [Excluded(estimate.candidate.name, reason) for estimate, reason in pairs if reason]

@@ -15,7 +15,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features.elementwise import where
 from surrogate.features.errors import InputError, nearest
 from surrogate.features.families import AnyProblem
-from surrogate.prediction.results import FLOOR, MODEL, ROOFLINE, Estimate, Excluded
+from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.report.tables import binary_size
@@ -24,14 +24,6 @@ from surrogate.uncertainty.intervals import Widths
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width of a roofline time in log time. Kernels take up to about ten times their roofline time."""
-AT_FLOOR = "all its measurements are at the harness's floor, up to {:,.0f} µs: the kernel's own time is unknown"
-NEVER_MEASURED = "never measured in the bundle's training data"
-WORKSPACE_EXCEEDS_MEMORY = "its workspace of {}, with tensors of {}, exceeds the {} of {}"
-TENSORS_EXCEED_MEMORY = "the problem does not fit: its tensors take {}, more than the {} of {}"
-GROUP_NEVER_MEASURED = (
-    "{} problems were never measured with {}; on such rows left out of training, nine in ten times were within a factor"
-    " of {:.2g}"
-)
 MIN_ARRAY_PROBLEMS = 12
 """Minimum number of problems for which arrays are faster than one problem after another."""
 
@@ -279,7 +271,7 @@ class Ranker:
         at_floor = estimates[len(above_floor) :] if above_floor else []
         choosable = set(self.choosable.tolist())
         excluded = [
-            Excluded(candidate.name, reason or NEVER_MEASURED)
+            Excluded(candidate.name, reason or NOTES["never_measured"])
             for i, (candidate, reason) in enumerate(zip(self.candidates, reasons, strict=True))
             if reason is not None or i not in choosable
         ]
@@ -289,7 +281,9 @@ class Ranker:
             excluded += map(Excluded, names, self._failures(problem, rows, failing))
         floors = dict(zip(self.candidates, self.evidence.floor_us.tolist(), strict=True)) if at_floor else {}
         at_floor.sort(key=lambda estimate: self.candidates.index(estimate.candidate))
-        excluded += [Excluded(each.candidate.name, AT_FLOOR.format(floors[each.candidate])) for each in at_floor]
+        excluded += [
+            Excluded(each.candidate.name, NOTES["at_floor"].format(floors[each.candidate])) for each in at_floor
+        ]
         return Ranking(tuple(above_floor or estimates), tuple(excluded))
 
     def _failures(self, problem: AnyProblem, rows: AnswerRows, failing: np.ndarray) -> list[str]:
@@ -304,7 +298,7 @@ class Ranker:
             return None
         device, tensor_bytes = self.source.context.device, self.setting.family.tensor_bytes(problem)
         sizes = (*map(binary_size, (workspace_bytes, tensor_bytes, device.memory_bytes)), device.name)
-        return WORKSPACE_EXCEEDS_MEMORY.format(*sizes)
+        return NOTES["workspace_exceeds_memory"].format(*sizes)
 
     def _free_bytes(self, problems: Any) -> Any:
         """Return the bytes of memory beside the tensors; the entire memory if even the tensors do not fit."""
@@ -318,7 +312,7 @@ class Ranker:
             return self.notes[library]
         device = self.source.context.device
         sizes = map(binary_size, (int(self.setting.family.tensor_bytes(problem)), device.memory_bytes))
-        return (*self.notes[library], TENSORS_EXCEED_MEMORY.format(*sizes, device.name))
+        return (*self.notes[library], NOTES["tensors_exceed_memory"].format(*sizes, device.name))
 
     def tensors_exceed_memory(self, problems: Any) -> Any:
         """Return whether the tensors of one problem, or of each problem of arrays, exceed the GPU's memory."""
@@ -410,11 +404,11 @@ class Ranker:
         if self.measured_groups and self._is_crossed(problem)[self.library_of[position], 0]:
             place = " ".join(filter(None, (candidate.library, *self.setting.values)))
             group = str(self.setting.family.kernel_group(problem))
-            return GROUP_NEVER_MEASURED.format(group, place, exp(self.family_model.widths.unmeasured_group))
+            return NOTES["group_never_measured"].format(group, place, exp(self.family_model.widths.unmeasured_group))
         if reason := self.evidence.outside[position]:
             return reason
         sizes = self.setting.family.sizes_of(problem)
         reason = self.family_model.domain.size_reason(self.references[candidate.library], sizes)
         if reason is None and estimate is not None and estimate.source == FLOOR:
-            return AT_FLOOR.format(self.evidence.floor_us[position])
+            return NOTES["at_floor"].format(self.evidence.floor_us[position])
         return reason

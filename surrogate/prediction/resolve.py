@@ -23,9 +23,8 @@ from surrogate.features.problem import HALF
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
-from surrogate.prediction.engines import NOT_MEASURED
 from surrogate.prediction.ranking import CandidateEvidence, Ranker
-from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
+from surrogate.prediction.results import DATASHEET, MODEL, NOTES, SIMILAR_GPU
 from surrogate.prediction.sources.datasheet import (
     AnalyticalSource,
     DatasheetModels,
@@ -48,27 +47,7 @@ MAX_SETTINGS = 256
 """Maximum number of settings that a resolver keeps, each of up to 1 MB. A large network or trace has fewer."""
 MIN_SIMILARITY = 0.8
 """Minimum similarity of names for a GPU's name to be taken for a misspelling."""
-FROM_DONOR = "{gpu} was not measured in this setting: its choices follow {donor}, a GPU of the same architecture"
-SHARED_MEMORY_UNCHECKED = (
-    "configurations may need more shared memory than the GPU has: the kernel has no formula for shared_bytes"
-)
-BY_AVERAGE_RANK = (
-    "{gpu} was not measured in this setting: its candidates are in the order of their average rank on measured GPUs"
-)
-FROM_FASTEST = (
-    "a time from {} is the fastest candidate's, from measurements of release {} on {} without TF32; other GPUs tell"
-    " which candidate is the fastest"
-)
-NO_EVIDENCE = "{} was not measured on any GPU: times come from datasheet peaks"
-AS_IN_NETWORKS = (
-    "{} was never measured on {} by itself: its time is the kernel's in a busy stream, as in a network or a trace, from"
-    " other GPUs, from kernels that move the same bytes, or from its roofline"
-)
-CALL_ALONE = "times are of a call alone; networks and traces count the kernel in a busy stream, without its launch"
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
-FROM_OTHER_HALF = (
-    "times in {1} are measurements in {0}: the GPU runs both at the same rate, and their values have the same size"
-)
 FIRST_RELEASES = {"cudnn": ((10.0, 9), (8.0, 8)), "cublas": ((10.0, 12), (8.0, 11))}
 """Library → (minimum compute capability, required major release). Source: NVIDIA's support matrices."""
 
@@ -242,7 +221,7 @@ class Resolver:
         """Raise `InputError`, with the nearest names, for a library that is not in the bundle."""
         libraries = self.bundle.libraries
         if name == CUDNN_GRAPH and name not in libraries:
-            raise InputError(NOT_MEASURED.format("any GPU of the bundle"))
+            raise InputError(NOTES["no_engine_configuration"].format("any GPU of the bundle"))
         check_choice("the bundle's library", name, sorted(libraries))
 
     def _new_ranker(self, question: Question) -> Ranker:
@@ -250,14 +229,14 @@ class Resolver:
             self.check_library(question.library)
         if (measured := self.in_measured_type(question)) != question:
             dtype = question.family.setting_names.index("dtype")
-            note = FROM_OTHER_HALF.format(measured.setting_values[dtype], question.setting_values[dtype])
+            note = NOTES["from_other_half"].format(measured.setting_values[dtype], question.setting_values[dtype])
             other = self.ranker(measured)
             return replace(other, notes={name: (*notes, note) for name, notes in other.notes.items()})
         facts = self._facts(question)
         context = _context(facts)
         if facts.kernel_times is not None:
             ranker = _ranker(facts, context, KernelSource(context, facts.kernel_times), ("",), {"": ()})
-            reason = AS_IN_NETWORKS.format(question.setting_values[0], question.gpu)
+            reason = NOTES["as_in_networks"].format(question.setting_values[0], question.gpu)
             return replace(ranker, evidence=replace(ranker.evidence, outside=(reason,)))
         source, donors, note = _source(facts, context)
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
@@ -351,12 +330,12 @@ class Resolver:
             yield facts.analytical.note
         description = family.description if isinstance(family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
-            yield SHARED_MEMORY_UNCHECKED
+            yield NOTES["shared_memory_unchecked"]
         if rank_note:
             yield rank_note
         if facts.fastest is not None:
             (version,), gpu = dict(facts.fastest.setting.versions).values(), facts.fastest.setting.gpu
-            yield FROM_FASTEST.format(MODEL if gpu == device.name else SIMILAR_GPU, version, gpu)
+            yield NOTES["from_fastest"].format(MODEL if gpu == device.name else SIMILAR_GPU, version, gpu)
 
 
 def _with_datasheet(facts: SettingFacts) -> SettingFacts:
@@ -433,7 +412,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     is_covered = facts.is_trained or facts.analytical or any(donors)
     if not is_covered and family_model.unmeasured_gpu.ranking_source == intervals.AVERAGE_RANK:
         source = _by_average_rank(facts, source)
-        note = BY_AVERAGE_RANK.format(gpu=setting.gpu)
+        note = NOTES["by_average_rank"].format(gpu=setting.gpu)
     if setting.gpu in family_model.corrections:
         source = CalibratedSource(context, source, family_model.corrections[setting.gpu])
     return source, donors, note
@@ -632,11 +611,11 @@ def _notes(
     for library, _ in setting.versions:
         own = list(general)
         if library in donor_of:
-            own.append(FROM_DONOR.format(gpu=setting.gpu, donor=donor_of[library]))
+            own.append(NOTES["from_donor"].format(gpu=setting.gpu, donor=donor_of[library]))
         if library in facts.unmeasured_libraries:
-            own.append(NO_EVIDENCE.format(" ".join(filter(None, (library, *setting.values)))))
+            own.append(NOTES["no_evidence"].format(" ".join(filter(None, (library, *setting.values)))))
         if setting.family.has_call_cost and call_cost_of(costs, setting.gpu, library).launch_us:
-            own.append(CALL_ALONE)
+            own.append(NOTES["call_alone"])
         notes[library] = tuple(own)
     return notes
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MEASURED, MODEL, SIMILAR_GPU = "measured", "model", "similar-gpu"
 DATASHEET, ROOFLINE, FLOOR = "datasheet", "roofline", "floor"
+NOTES: dict[str, str] = read_toml(__file__, "notes.toml")
+"""Notes on answers, and reasons why a candidate is left out."""
 SOURCES: dict[str, str] = read_toml(__file__)
 """The sources, in order of preference: `source` of an answer → the origin of its time. The first source that covers a
 candidate gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""

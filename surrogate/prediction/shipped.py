@@ -19,10 +19,9 @@ from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, un
 from surrogate.features.problem import HALF
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.support import Support
-from surrogate.prediction.engines import NOT_MEASURED
 from surrogate.prediction.kernel_times import within_peaks
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import DATASHEET, MODEL, Prediction, Predictions
+from surrogate.prediction.results import DATASHEET, MODEL, NOTES, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import KernelFunction, shipped_product_models
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import ALL, UnmeasuredGpuErrors, Widths
@@ -111,7 +110,7 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     if covering:
         return max(covering, key=lambda b: (device.name in b.gpus or len(b.gpus), b.rows, b.path.name)).path
     if library == CUDNN_GRAPH and device.vendor == "nvidia":
-        raise InputError(NOT_MEASURED.format(device.name))
+        raise InputError(NOTES["no_engine_configuration"].format(device.name))
     place = f"{device.name} with {library}" if library else device.name
     listed = sorted({name for b in with_family for name in b.gpus})
     raise InputError(

@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from msgspec import Meta, Struct, field
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.models.json_types import Number, from_json_types, key_text
 
 COVERAGE = 0.90
@@ -200,16 +200,8 @@ class HeldOutGpuErrors:
 NEVER = "never"
 """Key of settings that were measured on no other GPU."""
 UNKNOWN = HeldOutGpuErrors(0, None, UNMEASURED_HALF_WIDTH)
-
-
-FROM_OTHER_GPUS = "never measured on this GPU, so its times come from other GPUs' measurements"
-FROM_DATASHEET = "from the datasheet alone"
-UNKNOWN_ERRORS = "{basis}: the errors of such times are unknown"
-EXPECTED_ERRORS = (
-    "{basis}: on {gpus} left out of training, the median error of {times} was {percent:.0f} %,"
-    " and nine in ten times are expected within a factor of {factor:.1f}"
-)
-RELIABLE_ORDER = "; the order of candidates is more reliable than P(best) states"
+NOTES: dict[str, str] = read_toml(__file__)
+"""Notes on the errors of times on GPUs without measurements."""
 
 
 class UnmeasuredGpuErrors(Struct, frozen=True):
@@ -254,10 +246,10 @@ class UnmeasuredGpuErrors(Struct, frozen=True):
         If the kernel ``is_described``, its times come from other GPUs' measurements; otherwise they come from the
         datasheet. ``judged_on`` are the times with these errors, in words.
         """
-        basis = FROM_OTHER_GPUS if is_described else FROM_DATASHEET
+        basis = NOTES["from_other_gpus"] if is_described else NOTES["from_datasheet"]
         errors = self.by_group[group_key]
         if errors.median_ape is None:
-            return UNKNOWN_ERRORS.format(basis=basis)
+            return NOTES["unknown_errors"].format(basis=basis)
         line, _, dtype = group_key.partition("|")
         if judged_on:
             times = judged_on
@@ -267,14 +259,14 @@ class UnmeasuredGpuErrors(Struct, frozen=True):
             times = f"times in {dtype}"
         else:
             times = "times"
-        note = EXPECTED_ERRORS.format(
+        note = NOTES["expected_errors"].format(
             basis=basis,
             gpus=self._counted_gpus(line, errors.gpus),
             times=times,
             percent=100 * errors.median_ape,
             factor=exp(errors.half_width),
         )
-        return note + RELIABLE_ORDER if is_described else note
+        return note + NOTES["reliable_order"] if is_described else note
 
     def _counted_gpus(self, line: str, count: int) -> str:
         """Return the number of GPUs as text, with the vendor if the errors are from GPUs of this line."""
