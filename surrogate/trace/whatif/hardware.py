@@ -22,9 +22,8 @@ from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
 from surrogate.trace.profiling import PREPARING
-from surrogate.trace.whatif import setting as declarations
 from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import STEP, Change, Op, StepAnswer, WhatIfSetting, WhatIfValue, rule
+from surrogate.trace.whatif.setting import EVIDENCE, STEP, Change, Op, StepAnswer, WhatIfSetting, WhatIfValue, rule
 
 if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
@@ -41,16 +40,9 @@ _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 _AUXILIARY = {*PREPARING, "winograd_transform", "im2col"}
 _SHORT = (Op("aten::relu", "relu_kernel", 2),) * 5
 """A step of 52 µs in which the device waits for the host."""
-_ASSUMED_SPEEDUP = declarations.ErrorEvidence("the speedup is an assumption of the user, so no interval")
 
 
-@rule(
-    "amp",
-    evidence=declarations.published(
-        {"BERT-base": 5.5, "BERT-large": 3.9, "Seq2Seq": 15.3, "ResNet-50": 12.6}, " of networks in fp32 without TF32"
-    ),
-    known_answer=StepAnswer(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2),
-)
+@rule("amp", evidence=EVIDENCE["amp"], known_answer=StepAnswer(10 + 200 + 600 / 3 + (600 + 600 + 100) / 2))
 def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Mixed precision: sgemm and wgrad kernels take 1/3 of their time, other fp32 and all TF32 ones 1/2 (Daydream).
 
@@ -95,9 +87,7 @@ def matrix_kernels(graph: Graph) -> Mask:
 
 # The first launch returns after 4 µs, and the other launches take no time. The first two kernels start 4 µs after the
 # begin of their launches, so the second one starts at 8 µs. Three kernels follow, each after a gap of 1 µs.
-@rule(
-    "cuda-graphs", evidence=declarations.NO_PUBLISHED_ERROR, known_answer=StepAnswer(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT)
-)
+@rule("cuda-graphs", evidence=EVIDENCE["none"], known_answer=StepAnswer(4 + 4 + 4 * 2 + 3 * 1, ops=_SHORT))
 def cuda_graphs(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
 
@@ -122,7 +112,7 @@ def call_kinds(graph: Graph, trace: Trace) -> Ints:
 
 
 DEFAULT_SPEEDUP = 2.0
-_speedup_rule = partial(rule, value=WhatIfValue("how many times as fast", DEFAULT_SPEEDUP), evidence=_ASSUMED_SPEEDUP)
+_speedup_rule = partial(rule, value=WhatIfValue("how many times as fast", DEFAULT_SPEEDUP), evidence=EVIDENCE["faster"])
 
 
 @_speedup_rule("faster-kernels", known_answer=StepAnswer(10 + 200 + 1900 / 2, value=2))
@@ -158,16 +148,11 @@ def faster_network(graph: Graph, setting: WhatIfSetting, value: float | None) ->
     return replace(_faster(graph, value, "collective"), notes=(note,))
 
 
-_GPU_EVIDENCE = declarations.ErrorEvidence(
-    "interval of predictions, and of eager PyTorch on other pairs of GPUs (KernelBench)", "of the kernels' times"
-)
-
-
 # Kernels without shapes follow the bandwidth that copies reach.
 @rule(
     "gpu",
     takes_gpu=True,
-    evidence=_GPU_EVIDENCE,
+    evidence=EVIDENCE["gpu"],
     known_answer=StepAnswer(
         10 + 900 * (0.92 * 900) / (0.9 * 1555), ops=(Op("mine", "mine", 900),), target="a100-sxm4-40gb"
     ),
@@ -214,10 +199,6 @@ HOST_ASSUMPTION = "the host of the trace, as recorded (seer trace iteration mode
 LOADING_ASSUMPTION = "data loading grows with the batch; at one end of the interval it does not change"
 MAX_UNKNOWN_BATCH_SHARE = 0.1
 """`batch` is refused if kernels with an unknown batch take more than this share of the device time."""
-_BATCH_EVIDENCE = declarations.ErrorEvidence(
-    "interval of predictions; kinds of kernels without measurements are assumed to err by 1.5 times",
-    "of the kernels' times",
-)
 
 
 def _twice_traced_batch(setting: WhatIfSetting) -> float | None:
@@ -232,7 +213,7 @@ _ADDITION = Op("aten::add", "add_kernel", 600, shapes=[[10, 10**8], [1, 10**8]])
 @rule(
     "batch",
     value=WhatIfValue("samples a step", _twice_traced_batch, "twice as many as traced"),
-    evidence=_BATCH_EVIDENCE,
+    evidence=EVIDENCE["batch"],
     known_answer=StepAnswer(20 + 600 * 2, value=20, ops=(Op("aten::linear", shapes=[[10, 8], [8, 8]]), _ADDITION)),
 )
 def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
@@ -368,15 +349,12 @@ _CONVOLUTIONS = (
     Op("aten::cudnn_convolution", STEP[1].kernel, 600, 1, [*_IMAGES, [], [], []]),
     Op("aten::convolution_backward", "cudnn_wgrad_kernel", 600, 1, [[8, 16, 30, 30], *_IMAGES, [], []]),
 )
-_ALGORITHM_EVIDENCE = declarations.ErrorEvidence(
-    "interval of the surrogate's predictions on held-out shapes", "of its predictions"
-)
 
 
 # The first kernel's name shows IMPLICIT_PRECOMP_GEMM. The second kernel's name does not show its algorithm.
 @rule(
     "best-convolution",
-    evidence=_ALGORITHM_EVIDENCE,
+    evidence=EVIDENCE["best-convolution"],
     known_answer=StepAnswer(
         10 + 600 * 100 / 200 + 600, ops=_CONVOLUTIONS, algorithms_us={"WINOGRAD": 100, "IMPLICIT_PRECOMP_GEMM": 200}
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
@@ -260,7 +260,7 @@ class ErrorEvidence:
     error: float | None = None
 
 
-def published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
+def _published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
     """Return Daydream's errors of a rule by model, in percent of whole iterations; ``of`` qualifies the networks."""
     errors = ", ".join(f"{model} {error:g}" for model, error in errors_pct.items())
     text = f"errors of this rule in Daydream (ATC 2020){of}: {errors} %"
@@ -268,6 +268,11 @@ def published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
 
 
 NO_PUBLISHED_ERROR = ErrorEvidence("no times before and after are published, so no interval")
+_TABLE = read_toml(__file__)
+EVIDENCE = {"none": NO_PUBLISHED_ERROR}
+EVIDENCE |= {name: ErrorEvidence(**row) for name, row in _TABLE["evidence"].items()}
+EVIDENCE |= {name: _published(**row) for name, row in _TABLE["published"].items()}
+"""What-if → the evidence of its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,18 +292,7 @@ class Op:
     shapes: Sequence[Sequence[int]] = ()
 
 
-STEP = (
-    Op("aten::copy_", "Memcpy HtoD (Pinned -> Device)", 200),
-    Op("aten::conv2d", "volta_scudnn_128x64_relu_interior_nn_v1", 600, 1, [[10, 3, 350, 375], [16, 3, 3, 3]]),
-    Op("aten::batch_norm", "batch_norm_kernel", 200, 2, [[10, 16, 348, 373], [16], [16]]),
-    Op("aten::relu", "relu_kernel", 100, 3, [[10, 150, 1000]]),
-    Op("ReluBackward0", "relu_backward_kernel", 100, 3),
-    Op("CudnnBatchNormBackward0", "batch_norm_backward_kernel", 200, 2),
-    Op("ConvolutionBackward0", "cudnn_wgrad_kernel", 600, 1),
-    Op("torch::autograd::AccumulateGrad", shapes=[[1000, 1000]]),
-    Op("Optimizer.step#Adam.step", "adam_kernel", 50),
-    Op("Optimizer.step#Adam.step", "adam_kernel", 50),
-)
+STEP = tuple(Op(**row) for row in _TABLE["step"])
 """A training step of 2,110 µs on a V100.
 
 The first launch ends after 10 µs. Then the device runs without a pause, and the host waits for it. The convolution's

@@ -17,9 +17,8 @@ from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.profiling import NO_DEVICE
 from surrogate.trace.whatif import primitives
-from surrogate.trace.whatif import setting as declarations
 from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import NO_PUBLISHED_ERROR, Change, StepAnswer, WhatIfSetting, WhatIfValue, rule
+from surrogate.trace.whatif.setting import EVIDENCE, Change, StepAnswer, WhatIfSetting, WhatIfValue, rule
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
 """Optimizer with a fused kernel in PyTorch → bytes that the kernel moves per fp32 parameter.
@@ -42,11 +41,7 @@ def update_tasks(graph: Graph) -> Mask:
 
 
 # The fused kernel moves 28 MB at 900 GB/s.
-@rule(
-    "fused-optimizer",
-    evidence=declarations.published({"BERT-base": 1.9, "BERT-large": 12.5, "Seq2Seq": 4.5}, " for Adam"),
-    known_answer=StepAnswer(2110 - 100 + 28e6 / 900e3),
-)
+@rule("fused-optimizer", evidence=EVIDENCE["fused-optimizer"], known_answer=StepAnswer(2110 - 100 + 28e6 / 900e3))
 def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """One kernel and one launch per iteration for the optimizer, if it is Adam, AdamW, SGD or Adagrad.
 
@@ -81,15 +76,11 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     is_kept = np.isin(np.arange(len(graph)), kept)
     replaced = (kernels | host) & ~(is_kept | launches_of(graph, is_kept))
     changed = scale(remove(graph, replaced), np.array(kept), np.array(factors))
-    evidence = None if name.startswith("Adam") else NO_PUBLISHED_ERROR
+    evidence = None if name.startswith("Adam") else EVIDENCE["none"]
     return Change(changed, assumes=f"{name}, {FUSED_BYTES[name]:g} bytes a parameter", evidence=evidence)
 
 
-@rule(
-    "batch-norm",
-    evidence=declarations.published({"DenseNet-121": 6.1}),
-    known_answer=StepAnswer(2110 - (200 + 200) / 2 - (100 + 100)),
-)
+@rule("batch-norm", evidence=EVIDENCE["batch-norm"], known_answer=StepAnswer(2110 - (200 + 200) / 2 - (100 + 100)))
 def restructured_batch_norm(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Batch norm merged into its neighbours: its kernels take half their time, and a ReLU after it takes none.
 
@@ -115,7 +106,7 @@ _SPEED = WhatIfValue("GB/s", lambda setting: setting.network.bandwidth_gbs, "--b
 
 
 # A ring of 8 workers moves 2·7/8 of 4 MB at 10 GB/s in 14 steps of 10 µs, between backward pass and optimizer.
-@rule("data-parallel", value=_WORKERS, evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(2110 + 700 + 140, value=8))
+@rule("data-parallel", value=_WORKERS, evidence=EVIDENCE["none"], known_answer=StepAnswer(2110 + 700 + 140, value=8))
 def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """An all-reduce per bucket of gradients, parallel to the backward pass; the optimizer waits for all of them.
 
@@ -145,7 +136,7 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
 @rule(
     "parameter-server",
     value=_SPEED,
-    evidence=NO_PUBLISHED_ERROR,
+    evidence=EVIDENCE["none"],
     known_answer=StepAnswer(2110 + (500 + 710) / 2, value=10),
 )
 def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
@@ -154,7 +145,7 @@ def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) 
 
 
 # 20 slices take 20 µs each way. The last slice is back 20 + 10 µs after the last push, 380 µs earlier than as one.
-@rule("p3", value=_SPEED, evidence=NO_PUBLISHED_ERROR, known_answer=StepAnswer(2110 + (120 + 330) / 2, value=10))
+@rule("p3", value=_SPEED, evidence=EVIDENCE["none"], known_answer=StepAnswer(2110 + (120 + 330) / 2, value=10))
 def priority_propagation(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Parameter server with slices of 50,000 parameters; slices that the forward pass needs first have priority (P3).
 
