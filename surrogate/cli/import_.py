@@ -11,21 +11,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
 
-_HELP = f"""Read measurements of other programs and write them as a dataset.
-
-FORMAT is the format of the files:
-
-\b
-{chr(10).join(f"  {each.name:<15} {each.summary}" for each in FORMATS.values())}
-
-`seer import FORMAT --how` explains how to get such files. Rows of MIOpen are a censored list: only the solvers in its
-database are judged. Profiler logs hold launches without problems; they become a kernel table, or with --problems
-dataset rows. Operators other than convolutions become rows of their families.
-
-Examples:
-  seer import miopen gfx90a.fdb.txt.bz2 -o mi210.parquet
-  seer import nvprof --how
-"""
+_FORMATS = "\n".join(f"  {each.name:<15} {each.summary}" for each in FORMATS.values())
 _OPTIONS = {name: each for chosen in FORMATS.values() for name, each in chosen.options.items()}
 _TYPES = {"text": None, "file": PATH, "count": COUNT}
 
@@ -38,7 +24,7 @@ def _with_reader_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(name="import", help=_HELP)
+@click.command(name="import", help=HELP["import"]["command"].format(formats=_FORMATS))
 @click.argument("format_name", metavar="FORMAT", type=WordChoice(list(FORMATS)))
 @click.argument("paths", nargs=-1, type=PATH)
 @output_option("The dataset to write: parquet, CSV or JSON by its name; - for CSV on standard output.", required=False)

@@ -24,21 +24,12 @@ from surrogate.collect.cudnn.gpu import synchronize_after_failure
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import DTYPES, LAYOUTS, CudnnError, Handle, Library, prototypes
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import Operator, operator
 from surrogate.features.families.pool import MaxPool
 
-IMAGE = ("n", "c", "h", "w")
-POOL = (*IMAGE, "window", "stride")
-GEMM = ("batch", "m", "n", "k")
-EMBEDDING = ("batch", "rows", "tables", "bag", "dim", "rows_per_block")
-SOFTMAX = ("n", "c")
-KINDS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("max_pool", "max_pool_backward"), POOL),
-    **dict.fromkeys(("batch_norm", "relu", "add", "layout_transform"), IMAGE),
-    **{"softmax": SOFTMAX, "gemm": GEMM},
-    **dict.fromkeys(("embedding_bag", "embedding_bag_backward"), EMBEDDING),
-}
+_TABLE = read_toml(__file__)
+KINDS: Mapping[str, tuple[str, ...]] = {kind: tuple(row["sizes"]) for kind, row in _TABLE.items()}
 """Kind → the sizes in its key; other sizes have their defaults."""
 MIN_BYTES, MAX_BYTES = 1 << 12, 4 << 30
 """Bounds of the bytes of a drawn problem."""
@@ -80,7 +71,7 @@ def sample_operators(count: int, seed: int, max_bytes: int = MAX_BYTES) -> list[
 def _drawn(kind: str, random: np.random.Generator, max_bytes: int) -> Iterator[Operator]:
     """Yield problems of one kind within the bounds of bytes, without end."""
     while True:
-        sizes = _DRAWS[KINDS[kind]](random)
+        sizes = _DRAWS[_TABLE[kind]["draw"]](random)
         if "window" in KINDS[kind] and sizes[4] > sizes[2]:
             continue
         problem = operator(kind, **dict(zip(KINDS[kind], sizes, strict=True)))
@@ -118,13 +109,7 @@ def _embedding(random: np.random.Generator) -> tuple[int, ...]:
     return *sizes, dim, int(random.choice([4, 32]))
 
 
-_DRAWS: dict[tuple[str, ...], Callable[[np.random.Generator], tuple[int, ...]]] = {
-    IMAGE: _image,
-    POOL: _pool,
-    SOFTMAX: _softmax,
-    GEMM: _gemm,
-    EMBEDDING: _embedding,
-}
+_DRAWS = {"image": _image, "pool": _pool, "softmax": _softmax, "gemm": _gemm, "embedding": _embedding}
 
 
 ARENA_BYTES = 1 << 20

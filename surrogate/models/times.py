@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from msgspec import Meta, Struct
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import Family
 from surrogate.models import json_types
 from surrogate.models.call_cost import CallKey
@@ -161,15 +161,7 @@ def _pair_texts(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
 
 
 PRIORS: dict[str, tuple[float, float]] = {
-    "common": (0.30, 0.5),
-    "linear": (0.10, 0.5),
-    "smooth": (0.15, 0.5),
-    "mechanism": (0.15, 0.5),
-    "mechanism_smooth": (0.15, 0.5),
-    "candidate": (0.15, 0.5),
-    "candidate_smooth": (0.15, 0.5),
-    "length": (1.5, 0.5),
-    "noise": (0.10, 0.5),
+    name: (median, spread) for name, (median, spread) in read_toml(__file__).items()
 }
 """Hyperparameter → (median, spread of its natural logarithm). Standard deviations are in log time."""
 MEDIANS = {name: median for name, (median, _) in PRIORS.items()}

@@ -36,18 +36,12 @@ MIN_HOST_GAIN = 0.05
 """Minimum gain of a finding about the program's own code: every eager program has code between its operators."""
 MIN_SAVED_SHARE = 0.5
 """Assumed minimum share of a cause's time that the change saves: no times before and after are published."""
-HALF_TO_ALL = (
-    "from the gain if half of that time is saved and the host waits as before, to the full gain; this is an assumption,"
-    " because no times before and after are published"
-)
-RANKS_STEP = "the time from the first to the last device task of a rank's trace, averaged over the ranks"
-"""Definition of a step if several ranks are compared (`straggler`)."""
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _MANY = 10
 """Minimum kernels of an optimizer's step that is not fused, and minimum launches per step for `small_kernels`."""
 TEXTS = read_toml(__file__)
-"""Finder's name → the title of its finding, and the changes to the program by key."""
+"""Finder's name → the title of its finding, and the changes to the program by key; also two further texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +253,7 @@ def straggler(compared: RanksSummary) -> Finding | None:
         gain_us=gain_us,
         low_us=MIN_SAVED_SHARE * gain_us,
         high_us=gain_us,
-        basis=HALF_TO_ALL,
+        basis=TEXTS["half_to_all"],
     )
 
 
@@ -290,7 +284,7 @@ def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
     """
     step_us = case.step_us
     ends_us: list[float] = []
-    basis = HALF_TO_ALL
+    basis = TEXTS["half_to_all"]
     if draft.what_if:
         try:
             (answer,) = evaluate(case.graph, [what_if(draft.what_if)], case.setting)

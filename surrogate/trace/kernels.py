@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.collect.device import demangled
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import LIMITS, WARP_THREADS, occupancy, uses_tensor_cores
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, compute_us, memory_us, peak_tflops
@@ -286,17 +286,7 @@ def launch_use(
 
 
 SECTOR_BYTES = 32
-_UNITS = [
-    "fp32_utilization_pct",
-    *(f"{unit}_fu_utilization_pct" for unit in ("half_precision", "double_precision", "tensor_precision", "special")),
-]
-_SPELLINGS = {
-    r"\([a-z_ ]+\)(?=-?\d)": "",
-    r"\btrue\b": "1",
-    r"\bfalse\b": "0",
-    r"\b(\d+)[ul]+\b": r"\1",
-    "^void | ": "",
-}
+_TABLE = read_toml(__file__)
 _HEADER_LINES = 10_000
 
 
@@ -374,7 +364,7 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
         "write_bytes": _bytes(counted, "write"),
         "occupancy_pct": _column(counted, "achieved_occupancy_pct"),
         "launches": len(counted),
-        "units_pct": counted.reindex(columns=_UNITS).max(axis=1),
+        "units_pct": counted.reindex(columns=_TABLE["units"]).max(axis=1),
         "dram_pct": _column(counted, "dram_utilization_pct"),
     }
     return pd.DataFrame(columns).reindex(row).reset_index(names="row")
@@ -421,7 +411,7 @@ def _rows_by_name(rows: Sequence[int], names: Sequence[str], normalise: Callable
 def _signature(name: str) -> str:
     """Return the demangled name in one spelling: profilers write ``(int)128``, ``128u`` or 128, and ``true`` or 1."""
     text = demangled(name)
-    for pattern, spelling in _SPELLINGS.items():
+    for pattern, spelling in _TABLE["spellings"].items():
         text = re.sub(pattern, spelling, text)
     return text
 

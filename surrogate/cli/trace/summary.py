@@ -130,7 +130,7 @@ def _show_summary(profiled: "Profile", batch: tuple[int, ...], out: shared.Outpu
 
 def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     """Print a row per rank, then the collectives in which the others wait."""
-    from surrogate.trace.findings import RANKS_STEP, format_findings, straggler
+    from surrogate.trace.findings import TEXTS, format_findings, straggler
     from surrogate.trace.iteration.ranks import rank_summary
 
     compared = rank_summary(traces)
@@ -145,4 +145,4 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
     if findings and not out.form:
-        click.echo(f"\n{wrapped(format_findings(findings, step=RANKS_STEP), terminal_width())}")
+        click.echo(f"\n{wrapped(format_findings(findings, step=TEXTS['ranks_step']), terminal_width())}")
