@@ -1,4 +1,4 @@
-"""Launches and counters of Nsight Compute: ``ncu --csv`` in both its formats, and ``.ncu-rep`` reports.
+"""Launches and counters of Nsight Compute: ``ncu`` as CSV or text, its graphical interface's CSV, ``.ncu-rep`` reports.
 
 How to get them:
 
@@ -8,7 +8,9 @@ How to get them:
     smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active PROGRAM
     LC_ALL=C ncu --import REPORT.ncu-rep --csv --page raw > FILE.csv
 
-The raw page has all digits. ``--page details`` is read, too, with its rounded numbers. If --problems lists the problems
+The raw page has all digits. ``--page details`` is read, too, with its rounded numbers, and the text of both pages
+without --csv. In the graphical interface, export the summary or the raw page as CSV with the column of the duration.
+Numbers of another locale, such as 1.234,5, are read if the file's numbers show it. If --problems lists the problems
 that PROGRAM ran, the launches become dataset rows.
 """
 
@@ -17,6 +19,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -28,11 +31,12 @@ from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, imported_launches
 from surrogate.formats.nvprof import TIME_US
+from surrogate.formats.printed import DELIMITERS, NumberStyle, ruled_columns
 
 Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
 
-_TIME_US = TIME_US | {f"{unit}econd": scale for unit, scale in TIME_US.items()}
+_TIME_US = TIME_US | {f"{unit}econd": scale for unit, scale in TIME_US.items()} | {"µs": 1.0, "μs": 1.0}
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
 
@@ -73,6 +77,7 @@ def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[
                 numbers[f"{what}_{axis}"] = value
     if all(f"grid_{axis}" in numbers for axis in "xyz"):
         numbers["blocks"] = numbers["grid_x"] * numbers["grid_y"] * numbers["grid_z"]
+    if "blocks" in numbers:
         b_max = _b_max(metrics, numbers["blocks"])
         if b_max:
             numbers |= {"b_max": b_max, "waves": ceil_div(numbers["blocks"], b_max)}
@@ -122,16 +127,36 @@ def read(
             records = export.records()
             if export.skipped:
                 notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
+            notes += export.style.notes
         (timed if any("time_us" in record for record in records) else counted).append(records)
     return imported_launches(timed, counted, [], notes, options)
 
 
-FORMAT = Format("ncu", "Nsight Compute CSV and .ncu-rep reports", read)
+FORMAT = Format("ncu", "Nsight Compute's CSV, text and .ncu-rep reports", read)
 
 
-_SHAPE = re.compile(r"\((\d{1,10}), ?(\d{1,10}), ?(\d{1,10})\)", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_SHAPE = re.compile(r"\(?(\d{1,10})[,;x ]+(\d{1,10})[,;x ]+(\d{1,10})\)?", re.ASCII)
+_LAUNCH = re.compile(
+    r"(?P<name>.*?)(?: *(?P<grid>\([\d, ]+\))x(?P<block>\([\d, ]+\)))?(?:, \d{4}-[^,]*)?"
+    r"(?:, Context \d+, Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC (?P<cc>[\d.]+))?)?",
+    re.ASCII,
+)
+"""The line of a launch in text: ``name (8, 1, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 8.9``."""
 _DEVICE_NAME = "device__attribute_display_name"
+_KERNEL_NAMES = ("Kernel Name", "Demangled Name", "Function Name")
+_FACTS = {"device": ("Device Name", "Device"), "stream": ("Stream",), "cc": ("CC",)}
+"""Column of the kernel table → columns of an export; the first that has a text counts."""
+
+
+def is_ncu(line: str) -> bool:
+    """Return True for a line that only Nsight Compute's tables and texts have: a header, or a text's launch."""
+    return any(name in line for name in _KERNEL_NAMES) or _text_launch(line) is not None
+
+
+def _text_launch(line: str) -> re.Match[str] | None:
+    """Return the match of a text's launch. Other lines name neither a grid nor a stream."""
+    match = _LAUNCH.fullmatch(line.strip()) if "x(" in line or ", Stream " in line else None
+    return match if match and (match["grid"] or match["stream"]) else None
 
 
 @dataclass(slots=True)
@@ -146,36 +171,46 @@ class _Launch:
 
 
 class _NcuExport:
-    """Output of ``ncu --csv``: the long format (one row per metric), or ``--page raw`` (one row per launch)."""
+    """Output of ``ncu``: CSV with one row per metric or one per launch, or text; or the CSV of its graphical interface.
+
+    A column is known by its name, so the order of the columns does not matter.
+    """
 
     def __init__(self, name: str, lines: Iterable[tuple[int, str]]) -> None:
         self.name = name
         self.skipped = 0
+        self.style = NumberStyle(name)
         self._tables = 0
-        self._launches: dict[tuple[int, str, str], _Launch] = {}
-        self._read(lines)
-
-    def _read(self, lines: Iterable[tuple[int, str]]) -> None:
-        header: list[str] = []
-        units: dict[str, str] | None = None
+        self._launches: list[_Launch] = []
+        self._by_id: dict[tuple[int, str, str], _Launch] = {}
         try:
-            for cells in csv.reader(self._content(lines)):
-                if {"ID", "Kernel Name"} <= set(cells):
-                    header = cells
-                    units = None
-                    self._tables += 1
-                elif header and cells and not _belongs(cells, header):
-                    self.skipped += 1
-                elif header and cells:
-                    row = dict(zip(header, cells + [""] * (len(header) - len(cells)), strict=True))
-                    if "Metric Name" in row:
-                        self._add_metric(row)
-                    elif units is None and not row["ID"].strip():
-                        units = row
-                    else:
-                        self._add_launch(row, units or {})
+            self._read(self._content(lines))
         except csv.Error as error:
-            raise InputError(f"{self.name} is not CSV ({error}); export it with `ncu --csv`") from None
+            raise InputError(f"{name} is not CSV ({error}); export it with `ncu --csv`") from None
+
+    def _read(self, lines: Iterator[str]) -> None:
+        header: list[str] = []
+        units: dict[str, str] = {}
+        columns: list[slice] = []
+        delimiter, previous = ",", ""
+        for line in lines:
+            if opened := _header(line):
+                header, units, delimiter = opened
+                self._tables += 1
+            elif match := None if header else _text_launch(line):
+                facts = {column: match[column] or "" for column in _FACTS}
+                grid, block = (_triple(match[shape] or "") for shape in ("grid", "block"))
+                self._launches.append(_Launch(match["name"] or previous, grid, block, facts))
+            elif not header:
+                columns = (ruled_columns(line) or columns) if line.strip() else []
+                if self._launches and len(columns) == 3:
+                    self._add_metric(self._launches[-1], *(line[column].strip() for column in columns))
+            elif cells := next(csv.reader(chain([line], lines), delimiter=delimiter)):  # a row may have several lines
+                if _belongs(cells, header):
+                    self._add_row(dict(zip_longest(header, cells, fillvalue="")), units)
+                else:
+                    self.skipped += 1
+            previous = line.strip()
         if not self._launches:
             what = "the table has no launches" if self._tables else "no header has ID and Kernel Name"
             raise InputError(f"{self.name}: {what}; export it with `ncu --import REPORT --csv --page raw`")
@@ -193,47 +228,77 @@ class _NcuExport:
             if "Profiling is not supported on device" in line:
                 raise InputError(f"{where}: {line.strip('= ')[:120]}; use another GPU, or a newer ncu")
 
-    def _launch(self, row: dict[str, str]) -> _Launch:
-        key = (self._tables, row.get("Process ID", ""), row["ID"])
-        if key not in self._launches:
-            facts = {"device": row.get("Device", ""), "stream": row.get("Stream", ""), "cc": row.get("CC", "")}
-            grid, block = (_triple(row, f"{what} Size") for what in ("Grid", "Block"))
-            self._launches[key] = _Launch(row["Kernel Name"], grid, block, facts)
-        return self._launches[key]
+    def _add_row(self, row: dict[str, str], units: dict[str, str]) -> None:
+        """Add a metric of a launch, or a launch with its metrics, or the units of the columns."""
+        name = next((row[column] for column in _KERNEL_NAMES if row.get(column)), "")
+        if "Metric Name" in row:
+            key = (self._tables, row.get("Process ID", ""), row["ID"])
+            launch = self._by_id.get(key) or self._by_id.setdefault(key, self._add_launch(name, row))
+            self._add_metric(launch, row["Metric Name"], row.get("Metric Unit", ""), row.get("Metric Value", ""))
+        elif name:
+            launch = self._add_launch(name, row)
+            for column, text in row.items():
+                if column != "Grid Size" and ("__" in column or column in units or column in METRICS):
+                    self._add_metric(launch, column, units.get(column, ""), text)
+        else:
+            units |= {column: unit for column, unit in row.items() if unit}
 
-    def _add_metric(self, row: dict[str, str]) -> None:
-        """Add a metric to its launch. Rows of rules name no metric. The first of two equal labels counts."""
-        launch = self._launch(row)
-        if row["Metric Name"]:
-            launch.texts.setdefault(row["Metric Name"], (row.get("Metric Unit", ""), row.get("Metric Value", "")))
+    def _add_launch(self, name: str, row: dict[str, str]) -> _Launch:
+        facts = {fact: next(filter(None, map(row.get, columns)), "") for fact, columns in _FACTS.items()}
+        grid, block = (_triple(row.get(f"{what} Size", "")) for what in ("Grid", "Block"))
+        self._launches.append(_Launch(name, grid, block, facts))
+        return self._launches[-1]
 
-    def _add_launch(self, row: dict[str, str], units: dict[str, str]) -> None:
-        launch = self._launch(row)
-        launch.texts |= {name: (units.get(name, ""), text) for name, text in row.items() if name in METRICS}
-        if row.get(_DEVICE_NAME):
-            launch.facts["device"] = row[_DEVICE_NAME]
+    def _add_metric(self, launch: _Launch, name: str, unit: str, text: str) -> None:
+        """Add a metric to its launch. Rows of rules name no metric. The first of two equal labels counts.
+
+        Some metrics print the values of their instances after their own: ``5 (2; 3)``.
+        """
+        if name == _DEVICE_NAME and text:
+            launch.facts["device"] = text
+        text = re.split(r" *[({]", text, maxsplit=1)[0]
+        self.style.see(text)
+        if name in METRICS:
+            launch.texts.setdefault(name, (unit, text))
 
     def records(self) -> list[LaunchRow]:
-        """Return one record per profiled launch. Raises `InputError` for numbers of another locale."""
+        """Return one record per profiled launch. Raises `InputError` for a wrong number or unit."""
         records = []
-        for launch in self._launches.values():
-            counted = {name: pair for name, pair in launch.texts.items() if name in METRICS}
+        for launch in self._launches:
             metrics = {
                 name: (unit, value)
-                for name, (unit, text) in counted.items()
-                if (value := self._number(name, text)) is not None
+                for name, (unit, text) in launch.texts.items()
+                if (value := self._number(name, unit, text)) is not None
             }
             numbers = kernel_numbers(metrics, launch.grid, launch.block)
             records.append({"kernel_name": launch.name, **numbers, **launch.facts})
         return records
 
-    def _number(self, name: str, text: str) -> float | None:
-        """Return a number with or without English thousands separators; None for a word or an empty text."""
-        if _NUMBER.fullmatch(text):
-            return float(text.replace(",", ""))
-        if text[:1].isdigit():
+    def _number(self, name: str, unit: str, text: str) -> float | None:
+        """Return a number; None for a word or an empty text."""
+        normalised = self.style.normalised(text)
+        if not normalised[:1].isdigit():
+            return None
+        if not re.fullmatch(r"\d+\.?\d*(?:[eE][+-]?\d+)?", normalised, re.ASCII):
             raise InputError(f"{self.name}: {name} is {text[:40]!r}; export it under LC_ALL=C")
+        if name in _NAMES["time_us"] and unit not in _TIME_US:
+            raise InputError(f"{self.name}: {name} has no unit of time ({unit[:20]!r}); export the report again")
+        return float(normalised)
+
+
+def _header(line: str) -> tuple[list[str], dict[str, str], str] | None:
+    """Return the columns, their units and the delimiter of a header; None for another line.
+
+    The graphical interface writes the unit behind the name: ``Duration [us]``.
+    """
+    delimiter = next((mark for mark in DELIMITERS if mark in line), "")
+    if not delimiter or not any(name in line for name in _KERNEL_NAMES):
         return None
+    cells = (cell.strip() for cell in next(csv.reader([line], delimiter=delimiter)))
+    pairs = [cell[:-1].partition(" [")[::2] if cell.endswith("]") else (cell, "") for cell in cells]
+    header = [name for name, _ in pairs]
+    is_table = "ID" in header or ("Metric Name" not in header and not METRICS.isdisjoint(header))
+    return (header, {name: unit for name, unit in pairs if unit}, delimiter) if is_table else None
 
 
 def _belongs(cells: list[str], header: list[str]) -> bool:
@@ -243,8 +308,8 @@ def _belongs(cells: list[str], header: list[str]) -> bool:
     return header.index("Metric Name") < len(cells) <= len(header) and cells[header.index("ID")].isdigit()
 
 
-def _triple(row: dict[str, str], column: str) -> tuple[int, ...] | None:
-    match = _SHAPE.fullmatch(row.get(column, "").strip())
+def _triple(text: str) -> tuple[int, ...] | None:
+    match = _SHAPE.fullmatch(text.strip())
     return tuple(map(int, match.groups())) if match else None
 
 

@@ -12,23 +12,31 @@ For counters:
 
 The aligned text without --csv is read, too. If one call gets both kinds, they are joined launch by launch. If
 --problems lists the problems that PROGRAM ran, the launches become dataset rows. Plain `nvprof PROGRAM` prints a
-summary by kernel name without launches; `seer trace kernels LOG` shows it.
+summary by kernel name without launches: its mean times are read, and `seer trace kernels LOG` shows it.
+
+Nsight Systems has the same tables. CSV and the aligned text of --format column or table are read:
+
+    nsys stats --report cuda_gpu_trace,cuda_gpu_kern_sum --format csv REPORT.nsys-rep > FILE.csv
+
+A file may hold several tables. Numbers of another locale, such as 1.234,5, are read if the file's numbers show it.
 """
 
 import csv
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, first_bytes, read_toml
+from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, chunks, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, imported_launches
+from surrogate.formats.printed import DELIMITERS, NumberStyle, ruled_columns
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
@@ -40,28 +48,35 @@ def read(
 
     Raises `InputError` with file and line.
     """
-    logs = [_Log(Path(path)).read(max_bytes, progress) for path in paths]
-    for log in logs:
-        if not (log.launches or log.metrics or log.averages):
-            summary = "a summary by kernel name, without launches (`seer trace kernels` shows it)"
-            raise InputError(f"{log.path}: {summary if log.has_summary else 'no launch and no metric'}; {_REMEDY}")
+    logs = [_Log(Path(path), NumberStyle(str(path))).read(max_bytes, progress) for path in paths]
+    notes = [note for log in logs for note in (*log.notes, *log.style.notes)]
     launches = [log.launches for log in logs if log.launches]
     metrics = [log.metrics for log in logs if log.metrics]
     averages = [record for log in logs for record in log.averages]
-    return imported_launches(launches, metrics, averages, [note for log in logs for note in log.notes], options)
+    means = [] if launches or options.get("problems") else [log.mean_times for log in logs if log.mean_times]
+    for log in logs:
+        if not (log.launches or log.metrics or log.averages or (means and log.mean_times)):
+            summary = "a summary by kernel name, without launches (`seer trace kernels` shows it)"
+            raise InputError(f"{log.path}: {summary if log.has_summary else 'no launch and no metric'}; {_REMEDY}")
+    if means:
+        launches = means
+        notes.append("a summary by kernel name has no launches: time_us is the mean of a kernel's invocations")
+    return imported_launches(launches, metrics, averages, notes, options)
 
 
-FORMAT = Format("nvprof", "nvprof logs: launches and metrics, CSV or text", read)
+FORMAT = Format("nvprof", "nvprof logs and tables of `nsys stats`, CSV or text", read)
 
 
 def is_summary(path: Path) -> bool:
     """Return True if the first MiB of a log has a summary by kernel name."""
-    return b"Time(%)" in first_bytes(path, 1 << 20)
+    first = next(chunks(path), b"") if path.is_file() else b""
+    return re.search(rb"Time ?\(%\)", first.replace(b"\0", b"")) is not None  # NUL: UTF-16
 
 
-def read_summary(path: Path) -> list[LaunchRow]:
-    """Return a record per kernel, copy and API call: ``type``, name, ``time_pct`` of its type, times, calls."""
-    return _Log(path).read(DEFAULT_MAX_BYTES, None).summary
+def read_summary(path: Path) -> tuple[list[str], list[LaunchRow]]:
+    """Return notes, and a record per kernel, copy and API call: type, name, percentage of its type, times, calls."""
+    log = _Log(path, NumberStyle(str(path))).read(DEFAULT_MAX_BYTES, None)
+    return log.style.notes, log.summary
 
 
 def database_error(path: Path) -> InputError:
@@ -72,8 +87,8 @@ def database_error(path: Path) -> InputError:
     )
 
 
-GPU_ACTIVITIES = "GPU activities"
-_SUMMARY = re.compile(r"(?:([A-Z][^%]*):\s+)?([\d.]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(.+)")
+GPU_ACTIVITIES, API_CALLS = "GPU activities", "API calls"
+_SUMMARY = re.compile(r"(?:([A-Z][^%]*):\s+)?([\d.,]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(.+)")
 _SUMMARY_NAMES = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
 _GAP = re.compile(r"\s{2,}")
 _TRIPLE = re.compile(r"\((\d+) (\d+) (\d+)\)", re.ASCII)
@@ -88,11 +103,22 @@ class _Table:
 
     kind: Literal["trace", "metrics", "averages", "summary"]
     header: list[str]
-    is_csv: bool
+    delimiter: str
+    """Empty if the table is aligned text."""
     units: dict[str, str] = field(default_factory=dict)
+    is_nsys: bool = False
+    columns: list[slice] = field(default_factory=list)
     rows: int = 0
     device: str = ""
     kernel: str = ""
+
+    def cells(self, line: str) -> list[str]:
+        """Return the texts of a row."""
+        if self.delimiter == "|":
+            return line.strip(" |").split("|", len(self.header) - 1)
+        if self.delimiter:
+            return _cells(line.strip(), self.delimiter)
+        return [line[column] for column in self.columns] or _GAP.split(line.strip(), len(self.header) - 1)
 
 
 @dataclass(slots=True)
@@ -100,12 +126,15 @@ class _Log:
     """The content of a log: launches, metrics per launch, metrics averaged over a kernel's launches."""
 
     path: Path
+    style: NumberStyle
     launches: list[LaunchRow] = field(default_factory=list)
     metrics: list[LaunchRow] = field(default_factory=list)
     averages: list[LaunchRow] = field(default_factory=list)
     summary: list[LaunchRow] = field(default_factory=list)
     has_summary: bool = False
     type: str = GPU_ACTIVITIES
+    caption: str = ""
+    _listed: dict[tuple[str, str], _Table] = field(default_factory=dict)
     copies: int = 0
     skipped: int = 0
 
@@ -115,50 +144,78 @@ class _Log:
         counts = ((self.copies, "memory operation", "left out"), (self.skipped, "line", foreign))
         return [f"{self.path.name}: {plural(count, what)} {outcome}" for count, what, outcome in counts if count]
 
+    @property
+    def mean_times(self) -> list[LaunchRow]:
+        """One record per kernel of the summary, without copies and API calls."""
+        kernels = [row for row in self.summary if row["type"] == GPU_ACTIVITIES and row["kernel"][:1] != "["]
+        return [
+            {"kernel_name": row["kernel"], "time_us": row["avg_us"], "invocations": row["calls"]} for row in kernels
+        ]
+
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
-        """Read all tables. The program's own output is skipped; its lines inside a table are counted."""
+        """Read all tables, first for their style of numbers.
+
+        The program's own output is skipped; its lines inside a table are counted.
+        """
+        for _, row, _ in self._rows(max_bytes=max_bytes):
+            for text in row.values():
+                self.style.see(text)
+        self.skipped = 0
+        handlers = {"trace": self._launch, "metrics": self._metrics, "averages": self._average}
+        for table, row, where in self._rows(max_bytes=max_bytes, progress=progress):
+            normalised = {name: self.style.normalised(text) for name, text in row.items()}
+            handlers.get(table.kind, self._summarise)(table, normalised, where)
+        return self
+
+    def _rows(self, **limits: Unpack[ReadLimits]) -> Iterator[tuple[_Table, dict[str, str], str]]:
+        """Yield the table, the texts by column, and the place of each row."""
         table: _Table | None = None
-        for number, line in read_lines(self.path, max_bytes=max_bytes, progress=progress):
+        for number, line in read_lines(self.path, **limits):
             text = line.strip()
             where = f"{self.path}, line {number}"
             if number == 1 and text.startswith("SQLite format 3"):
                 raise database_error(self.path)
             if text.startswith("=="):
                 _check_message(text, where)
-                if text.endswith(("API calls:", "Profiling result:")):  # nvprof before CUDA 9 names the type here
-                    self.type = "API calls" if "API" in text else GPU_ACTIVITIES
+                if text.endswith((" result:", "API calls:")):
+                    table = None
+                    # nvprof before CUDA 9 names the type here
+                    self.type = API_CALLS if "API" in text else GPU_ACTIVITIES
             elif not text:
-                table = table if table and table.is_csv else None
-            elif opened := _header(text):
+                table = table if table and table.delimiter and not table.is_nsys else None
+            elif opened := _header(text, self.caption):
                 table = opened
                 self.has_summary |= table.kind == "summary"
-            elif table is not None and table.kind == "summary" and not table.is_csv:
-                match = _SUMMARY.fullmatch(text)
-                if match:
-                    self._summarise(table, dict(zip(_SUMMARY_NAMES, match.groups(""), strict=True)), where)
-            elif table is not None:
-                self._row(table, text, where)
-        return self
+                if table.is_nsys:
+                    self.type = API_CALLS if "Calls" in text else GPU_ACTIVITIES
+            elif table is None:
+                self.caption = text
+            elif not re.search(r"[^-+| ]", text):
+                table.columns = ruled_columns(line)
+            elif row := self._row(table, line):
+                if (table.delimiter or table.columns) and not any(character.isdigit() for character in text):
+                    table = None  # the header or caption of another table
+                else:
+                    yield table, row, where
 
-    def _row(self, table: _Table, text: str, where: str) -> None:
+    def _row(self, table: _Table, line: str) -> dict[str, str]:
+        """Return the texts of a row by column, without those of units, captions and other lines."""
+        text = line.strip()
+        if table.kind == "summary" and not table.delimiter and not table.is_nsys:
+            match = _SUMMARY.fullmatch(text)
+            return dict(zip(_SUMMARY_NAMES, match.groups(""), strict=True)) if match else {}
         table.rows += 1
-        if table.kind == "averages" and not table.is_csv and _caption(table, text):
-            return
-        cells = _cells(text) if table.is_csv else _GAP.split(text, maxsplit=len(table.header) - 1)
+        if table.kind == "averages" and not table.delimiter and _caption(table, text):
+            return {}
+        cells = table.cells(line)
         if len(cells) != len(table.header):
             self.skipped += 1
-            return
+            return {}
         row = {name: cell.strip() for name, cell in zip(table.header, cells, strict=True)}
-        if table.is_csv and table.rows == 1 and _is_units(table, row):
+        if table.delimiter and table.rows == 1 and not table.units and _is_units(table, row):
             table.units = {name: unit for name, unit in row.items() if unit}
-        elif table.kind == "trace":
-            self._launch(table, row, where)
-        elif table.kind == "metrics":
-            self._metrics(table, row)
-        elif table.kind == "summary":
-            self._summarise(table, row, where)
-        else:
-            self._average(table, row, where)
+            return {}
+        return row
 
     def _launch(self, table: _Table, row: dict[str, str], where: str) -> None:
         if "Grid Size" in row:
@@ -171,39 +228,48 @@ class _Log:
             self.copies += is_copy
             self.skipped += not is_copy
             return
-        if table.is_csv and "Duration" not in table.units:
+        if table.delimiter and "Duration" not in table.units:
             raise InputError(f"{where}: the row of units below the header is missing; write the log again")
 
         def quantity(name: str, scales: dict[str, float], unit: str = "") -> float:
             return scaled(row.get(name, ""), table.units.get(name, unit), scales, where)
 
-        # The log has five digits of a size.
-        static, dynamic = (float(round(quantity(f"{kind} SMem", SIZE_BYTES, "B"))) for kind in ("Static", "Dynamic"))
-        self.launches.append(
-            {
-                "kernel_name": kernel_name(row["Name"]),
-                **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
-                "registers_per_thread": count("Registers Per Thread", row.get("Registers Per Thread", ""), where),
-                "static_shared_bytes": static,
-                "dynamic_shared_bytes": dynamic,
-                "time_us": quantity("Duration", TIME_US),
-                "start_us": quantity("Start", TIME_US),
-                "device": row.get("Device", ""),
-                "stream": row.get("Stream", ""),
-            }
-        )
+        launch = {
+            "kernel_name": kernel_name(row["Name"]),
+            **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
+            "time_us": quantity("Duration", TIME_US),
+            "start_us": quantity("Start", TIME_US),
+            "device": row.get("Device", ""),
+            "stream": row.get("Stream", ""),
+        }
+        if row.get("Registers Per Thread"):
+            launch["registers_per_thread"] = count("Registers Per Thread", row["Registers Per Thread"], where)
+        for kind in ("static", "dynamic"):
+            column = f"{kind.title()} SMem"
+            # nvprof writes five digits of a size. nsys writes it in MB with three decimals, which is too few.
+            if row.get(column) and not (table.is_nsys and table.units.get(column) == "MB"):
+                launch[f"{kind}_shared_bytes"] = float(round(quantity(column, SIZE_BYTES, "B")))
+        self.launches.append(launch)
 
     def _summarise(self, table: _Table, row: dict[str, str], where: str) -> None:
-        """Add a line of the summary. In text, only the first line of a type names the type."""
+        """Add a line of the summary. In text, only the first line of a type names the type.
+
+        Several reports of nsys may list a kernel; the first one counts.
+        """
         self.type = row.get("Type") or self.type
+        first = self._listed.setdefault((self.type, row["Name"]), table)
+        if table.is_nsys and first is not table:
+            return
         share = scaled(row["Time(%)"], "%", {"%": 1}, where)
         calls = count("Calls", row["Calls"], where)
         record: LaunchRow = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
         for name, column in {"total_us": "Time", "avg_us": "Avg", "min_us": "Min", "max_us": "Max"}.items():
-            record[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where)
+            record[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where) if column in row else None
+        if record["avg_us"] is None:
+            record["avg_us"] = record["total_us"] / max(calls, 1)
         self.summary.append(record)
 
-    def _metrics(self, table: _Table, row: dict[str, str]) -> None:
+    def _metrics(self, table: _Table, row: dict[str, str], _: str) -> None:
         counted = {name: text for name, text in row.items() if name not in _NO_METRICS}
         values = dict(metric(name, text, table.units.get(name, "")) for name, text in counted.items())
         if not row["Kernel"].startswith("["):
@@ -225,27 +291,43 @@ def _check_message(text: str, where: str) -> None:
         raise InputError(f"{where}: nvprof lacked the permission to count; {remedy}")
 
 
-def _cells(text: str) -> list[str]:
+def _cells(text: str, delimiter: str) -> list[str]:
     try:
-        return next(csv.reader([text]))
+        return next(csv.reader([text], delimiter=delimiter))
     except csv.Error:
         return []
 
 
-def _header(text: str) -> _Table | None:
-    """Return the table with the header ``text``; None if ``text`` is no header."""
-    if "Name" not in text and "Kernel" not in text:
-        return None  # a fast path for most lines: every header has one of these words
-    is_csv = "," in text and ("Duration" in text or "Kernel" in text or "Time(%)" in text)
-    header = [_TEXT_NAMES.get(name.strip(), name.strip()) for name in (_cells(text) if is_csv else _GAP.split(text))]
+def _header(text: str, caption: str) -> _Table | None:
+    """Return the table with the header ``text``; None if ``text`` is no header.
+
+    nsys writes the unit of a time into its column, or before 2021 into the ``caption`` of the table.
+    """
+    if not (re.search("Name|Kernel|Operation", text) and re.search("Time|Duration|Metric|Context", text)):
+        return None  # a fast path for most lines: every header has these words
+    delimiter = next((mark for mark in DELIMITERS if mark in text), "")
+    cells = _cells(text.strip(" |"), delimiter) if delimiter else _GAP.split(text)
+    header, units, is_nsys = [], {}, False
+    for cell in (cell.strip().replace(" (", "(") for cell in cells):
+        base, _, unit = cell.removesuffix(")").rpartition("(")
+        unit = _UNITS.get(unit, "")
+        alias = _NSYS.get(re.sub(r"[\s_]", "", base if unit else cell).lower())
+        is_nsys |= alias is not None
+        header.append(alias or _TEXT_NAMES.get(cell) or (base if unit else cell))
+        units |= {header[-1]: unit} if unit else {}
     names = set(header)
+    if is_nsys:
+        unit = _UNITS.get(caption.rpartition("(")[2].rstrip("):"), "ns")
+        units = dict.fromkeys(("Time", "Avg", "Min", "Max", "Start", "Duration"), unit) | units
     if {"Start", "Duration", "Name"} <= names:
-        return _Table("trace", header, is_csv)
+        return _Table("trace", header, delimiter, units, is_nsys)
     if "Metric Name" in names and ("Kernel" in names or "Invocations" in names):
-        return _Table("averages", header, is_csv)
+        return _Table("averages", header, delimiter)
     if {"Device", "Context", "Stream", "Kernel"} <= names:
-        return _Table("metrics", header, is_csv)
-    return _Table("summary", header, is_csv) if {"Time(%)", "Name"} <= names else None
+        return _Table("metrics", header, delimiter)
+    return (
+        _Table("summary", header, delimiter, units, is_nsys) if {"Time(%)", "Time", "Calls", "Name"} <= names else None
+    )
 
 
 def _is_units(table: _Table, row: dict[str, str]) -> bool:
@@ -273,8 +355,11 @@ SIZE_BYTES = {"B": 1.0, "KB": 1024.0, "MB": 1024.0**2, "GB": 1024.0**3}
 _RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*(?:/s)?)", re.ASCII)
 _LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
-_COLUMNS: dict[str, str] = read_toml(__file__)["columns"]
+_TABLE: dict[str, dict[str, str]] = read_toml(__file__)
+_COLUMNS = _TABLE["columns"]
 """nvprof metric → kernel table column. Other metrics keep their name, with the suffix of their unit."""
+_NSYS, _UNITS = _TABLE["nsys"], _TABLE["units"]
+"""Column of `nsys stats` → nvprof's column, and its unit → nvprof's."""
 
 
 def count(name: str, text: str, where: str) -> int:

@@ -23,6 +23,7 @@ from surrogate.features.kernels import LIMITS, WARP_THREADS, occupancy, uses_ten
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, bound, compute_us, memory_us, peak_tflops
 from surrogate.formats import FORMATS
 from surrogate.formats.foreign_file import read_lines
+from surrogate.formats.ncu import is_ncu
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace import events, profiling
 from surrogate.trace.events.tables import Floats, Ints, grouped
@@ -367,15 +368,17 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
         "units_pct": counted.reindex(columns=_TABLE["units"]).max(axis=1),
         "dram_pct": _column(counted, "dram_utilization_pct"),
     }
-    return pd.DataFrame(columns).reindex(row).reset_index(names="row")
+    table = pd.DataFrame(columns)
+    if table.drop(columns=["width", "launches"]).isna().all(axis=None):
+        raise InputError(f"{paths[0]} has times, but no counters; `seer import nvprof --how` shows how to count")
+    return table.reindex(row).reset_index(names="row")
 
 
 def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:
     """Return one row per counted launch, or per name if a log holds averages; the first file with a value wins."""
     first = Path(paths[0])
-    # Nsight Compute's tables name a column ``Kernel Name``; nvprof's do not.
     head = () if first.suffix == ".ncu-rep" else islice(read_lines(first), _HEADER_LINES)
-    is_nvprof = first.suffix != ".ncu-rep" and not any("Kernel Name" in line for _, line in head)
+    is_nvprof = first.suffix != ".ncu-rep" and not any(is_ncu(line) for _, line in head)
     table = FORMATS["nvprof" if is_nvprof else "ncu"].read(paths).kernels
     assert table is not None  # a profiler's file without a launch is refused by its reader
     return table.groupby(["kernel_index", "kernel_name"], sort=False).first().reset_index()

@@ -111,6 +111,32 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
 
 
 @cases(__file__)
+def test_summaries_of_nvprof_and_nsys_are_alike(
+    seer: Any, tmp_path: Path, sample: str, changes: list[list[str]], delimiter: str, note: str
+) -> None:
+    """``changes`` replaces texts of a sample; a ``delimiter`` other than a comma then separates its columns."""
+    text = (SAMPLES / sample).read_text().replace(",", delimiter or ",")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    frame = kernels(tmp_path, text)
+    assert frame["time_us"].tolist() == pytest.approx([50, 16.666])
+    assert frame[["kernel_name", "invocations"]].to_numpy().tolist() == [
+        ["flux(float*)", 600],
+        ["advance(float*)", 600],
+    ]
+    rows = seer("trace", "kernels", tmp_path / "log0.csv", "--json").succeeded().json
+    assert [row["total_us"] for row in rows if row["type"] == "GPU activities"] == [30_000, 10_000]
+    assert note in "".join(read(tmp_path, text).notes)
+
+
+@cases(__file__)
+def test_tables_of_nsys_are_read(tmp_path: Path, text: str, expected: list[list[object]]) -> None:
+    frame = kernels(tmp_path, text)
+    assert frame[["gpu", "kernel_name", "time_us", "grid_x"]].fillna(0).to_numpy().tolist() == expected
+
+
+@cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, text: str, message: str) -> None:
     with refused("log0.csv", message):
         read(tmp_path, text)

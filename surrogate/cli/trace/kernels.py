@@ -38,7 +38,7 @@ def command(
     too few bytes, FLOPs or blocks, or a full launch is below both peaks. Occupancy is the launch's, with its limit.
     Names are shortened. --json and --csv have full names, and grid, block, registers, FLOPs and bytes.
     --counters adds counted FLOPs, DRAM traffic, achieved occupancy and the bound from these counters.
-    FILE may also be the output of `nvprof PROGRAM`: its kernels, copies and API calls by name.
+    FILE may also be the output of `nvprof PROGRAM` or `nsys stats`: its kernels, copies and API calls by name.
 
     Examples:
       seer trace kernels trace.json.gz --by layer --top 20
@@ -55,7 +55,9 @@ def command(
             raise InputError(
                 f"{file}: nvprof's summary has only kernels by name; leave out --by, --html and all choices of a part"
             )
-        summarised = summary_table(read_summary(file), counters, gpu_by_name(gpu) if gpu else None).top(out.top)
+        notes, records = read_summary(file)
+        shared.echo_notes(notes)
+        summarised = summary_table(records, counters, gpu_by_name(gpu) if gpu else None).top(out.top)
         show(summarised.rows, out.form, table=shared.display_table(summarised))
         return
     profiled = part.steady(file, gpu)

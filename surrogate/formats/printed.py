@@ -1,0 +1,78 @@
+"""Printed tables: numbers of another locale, and the columns below a ruler."""
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from surrogate.features.errors import InputError
+
+DELIMITERS = "|;\t,"
+"""Delimiters of a table, in the order in which they are looked for: a comma may also be a decimal mark."""
+_SPACES = " '\u2019\u2009\u00a0\u202f"
+_PRINTED = re.compile(rf"([+-]?)([\d.,{_SPACES}]*\d[.,]?)((?:[eE][+-]?\d+)?\s*[A-Za-zµμ%]*(?:/s)?)", re.ASCII)
+_BODY = {
+    mark: re.compile(rf"(?:\d+|[1-9]\d{{0,2}}([{other}{_SPACES}])(?:\d{{2,3}}\1)*\d{{3}})?(?:[{mark}]\d*)?", re.ASCII)
+    for mark, other in (".,", ",.")
+}
+_MARK_NAMES = {".": "point", ",": "comma"}
+
+
+@dataclass(slots=True)
+class NumberStyle:
+    """The decimal mark of a file, by the evidence of all its numbers: ``1.234,5``, ``1 234,5`` or ``1'234.5``.
+
+    First `see` gets every number, then `normalised` rewrites each as Python reads it. Without evidence, as in ``212,480``
+    alone, the mark is a point, and a note says so.
+    """
+
+    file: str
+    evidence: dict[str, str] = field(default_factory=dict)
+    """Decimal mark → the first number that only this mark explains."""
+    undecided: str = ""
+
+    def see(self, text: str) -> None:
+        """Take a number as evidence, with or without a unit. Any other text is ignored."""
+        if "," not in text and ("." in self.evidence or "." not in text) and text.count(".") < 2:
+            return
+        if match := _PRINTED.fullmatch(text.strip()):
+            marks = [mark for mark, body in _BODY.items() if body.fullmatch(match[2])]
+            if len(marks) == 1:
+                self.evidence.setdefault(marks[0], text.strip())
+            elif marks and not self.undecided:
+                self.undecided = text.strip()
+
+    def normalised(self, text: str) -> str:
+        """Return a number without separators and with a decimal point, and its unit; any other text is unchanged.
+
+        Raises `InputError` if the file's numbers contradict each other.
+        """
+        mark = next(iter(self.evidence), ".")
+        if len(self.evidence) > 1:
+            readings = " and ".join(
+                f"{text!r} has a decimal {_MARK_NAMES[mark]}" for mark, text in self.evidence.items()
+            )
+            raise InputError(f"{self.file}: {readings}; export it again under LC_ALL=C")
+        match = _PRINTED.fullmatch(text.strip())
+        if match is None or not _BODY[mark].fullmatch(match[2]):
+            return text
+        integer, point, decimals = match[2].partition(mark)
+        return match[1] + re.sub(r"\D", "", integer) + "." * bool(point) + decimals + match[3]
+
+    @property
+    def notes(self) -> list[str]:
+        """One sentence if the file does not decide the decimal mark."""
+        if self.evidence or not self.undecided:
+            return []
+        assumed = f"assumed: a decimal point, and commas between thousands, as in {self.undecided}"
+        return [
+            f"{Path(self.file).name}: no number shows the decimal mark; {assumed}; export it under LC_ALL=C to be sure"
+        ]
+
+
+def ruled_columns(line: str) -> list[slice]:
+    """Return the columns of an aligned table by its ruler, ``------ ---``; none for any other line."""
+    if not re.fullmatch(r"\s*-{2,}(?: +-{2,})+\s*", line):
+        return []
+    starts = [match.start() for match in re.finditer(r"-+", line)]
+    return [slice(*bounds) for bounds in pairwise([*starts, None])]
