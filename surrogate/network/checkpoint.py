@@ -21,9 +21,11 @@ Json = Mapping[str, object]
 
 OPTIMIZER_FILE = "hf_quant_config.json"
 """Model Optimizer's own file with the quantisation; other tools write it into the ``config.json``."""
-MAX_BYTES = 1 << 22
+MAX_BYTES = 1 << 26
 MAX_REPEATS = 5
 """Maximum repeats in a pattern: more of them could take minutes for a name of sixty letters."""
+SLOW_PATTERN = re.compile(r"\\[1-9]|\(\?P=|\)[*+{]|[*+}]\??(?:\.|\\[wWdDsS]|\[[^]]*\])[*+{]")
+"""References to groups, repeats of groups, and adjacent repeats, which could take minutes, too."""
 SCALE_GROUP = 128
 """Number of weights that share a scale in ``int4_wo`` (`surrogate.features.problem.QUANTISED`)."""
 HEAD = "lm_head"
@@ -72,13 +74,16 @@ def _in_text_model(name: str) -> str:
 
 def _expression(text: str) -> str:
     """Return the regular expression. Raises `_UnmeasuredError` if it is invalid or if matching may be slow."""
+    text = re.sub(r"(?<!\\)(?:\.\*){2,}", ".*", text)
     repeats = sum(text.count(sign) for sign in "*+{?")
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError):
         raise _UnmeasuredError(f"the pattern {text[:40]!r} is not a regular expression") from None
-    if repeats > MAX_REPEATS or re.search(r"\)[*+{]", text):
-        raise _UnmeasuredError(f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, or a group")
+    if repeats > MAX_REPEATS or SLOW_PATTERN.search(text):
+        raise _UnmeasuredError(
+            f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, refers to a group, or repeats one"
+        )
     return text
 
 
@@ -211,9 +216,9 @@ def _object(value: object) -> Json:
 
 
 def _texts(value: object) -> list[str]:
-    """Return every text of a nested list."""
-    inner = value if isinstance(value, list | tuple) else []
-    return [text for each in inner for text in ([each] if isinstance(each, str) else _texts(each))]
+    """Return every text of a list and of the lists in it."""
+    inner = value if isinstance(value, list) else []
+    return [text for each in inner for text in (each if isinstance(each, list) else [each]) if isinstance(text, str)]
 
 
 def _method(quant: object) -> str | None:
@@ -292,7 +297,9 @@ def _model_optimizer(quant: Json) -> QuantisationRules:
     inner = _object(quant.get("quantization")) or quant
     unquantised = ModuleNames([*_texts(inner.get("exclude_modules")), *_texts(inner.get("ignore"))])
     kv_dtype = _kv_dtype(inner.get("kv_cache_quant_algo") or inner.get("kv_cache_scheme"))
-    listed = {name: _object(each).get("quant_algo") for name, each in _object(inner.get("quantized_layers")).items()}
+    listed = {
+        name: str(_object(each).get("quant_algo")) for name, each in _object(inner.get("quantized_layers")).items()
+    }
     if listed:
         # If the file also has another method, it applies to unlisted modules (4 bits for experts, fp8 for the rest).
         base = _fp8(inner).rules if inner.get("quant_method") == "fp8" else ()
@@ -300,11 +307,13 @@ def _model_optimizer(quant: Json) -> QuantisationRules:
             (ModuleNames([name for name in listed if listed[name] == algo]), _algorithm(algo))
             for algo in dict.fromkeys(listed.values())
         ]
-        return QuantisationRules((*modules, *base), ModuleNames(["lm_head"]) if base else unquantised, kv_dtype)
+        unquantised = ModuleNames([HEAD]) if base else unquantised
+        return QuantisationRules((*modules, *base), unquantised, kv_dtype)
     algorithm = inner.get("quant_algo")
     if algorithm == MIXED and inner.get("config_groups"):
         return _compressed_tensors(inner)
-    return QuantisationRules(((ALL_PRODUCTS, _algorithm(algorithm)),) if algorithm else (), unquantised, kv_dtype)
+    rules = ((ALL_PRODUCTS, _algorithm(algorithm)),) if algorithm else ()
+    return QuantisationRules(rules, unquantised, kv_dtype)
 
 
 def _algorithm(name: object) -> str:

@@ -39,6 +39,7 @@ class DecoderFamily:
     parallel: bool = False
     dense_beside: bool = False
     head_gate: bool = False
+    learned_positions: bool = False
     mlp_ratio: int = 0
     norm: str = "rms_norm"
     activation: str = "silu"

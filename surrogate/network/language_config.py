@@ -113,16 +113,24 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         near = _nearest_family(path, kind, given)
         family, notes = FAMILIES[near], [f"model_type {kind!r} is unknown; it is read as {near}, whose fields it has"]
     fields = _Fields(path, {**family.defaults, **given})
-    decoder = _decoder(fields, family, kind, raw_config)
-    unread = [name for name, value in given.items() if value and name not in fields.used and not _is_irrelevant(name)]
-    if unread and kind not in FAMILIES and (structural := [name for name in unread if _is_structural(name)]):
+    try:
+        decoder = _decoder(fields, family, kind, raw_config)
+    except InputError as error:
+        raise InputError(
+            f"{error}{'' if kind in FAMILIES else f' (model_type {kind!r} is unknown; read as {near})'}"
+        ) from None
+    unread = [name for name, value in given.items() if value and name not in fields.used]
+    unread = [name for name in unread if not _matches(name, TABLE["irrelevant"])]
+    if kind not in FAMILIES and (structural := [name for name in unread if _matches(name, TABLE["structural"])]):
         raise InputError(
             f"{path}: model_type {kind!r} is unknown, and {near}, the nearest known type, has no field"
             f" {structural[0]}; known types: {', '.join(FAMILIES)}"
         )
     if unread:
         names = ", ".join(unread[:8]) + ", …" * (len(unread) > 8)
-        notes.append(f"{path.name}: fields that are not understood, and left out: {names}")
+        notes.append(f"fields of {path.name} that are not understood, and left out: {names}")
+    if further := [name for name in TABLE["next_token"] if given.get(name)]:
+        notes.append(f"layers that predict further tokens ({further[0]}) are left out, as servers do by default")
     weights, described = _tower_weights(path, towers, decoder.hidden)
     return replace(decoder, other_weights=weights, notes=(*decoder.notes, *notes, *described))
 
@@ -134,12 +142,8 @@ def _usual_names(config: Mapping[str, object]) -> dict[str, object]:
     return renamed | {name: value for name, value in config.items() if name not in usual and value is not None}
 
 
-def _is_irrelevant(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in TABLE["irrelevant"])
-
-
-def _is_structural(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in TABLE["structural"])
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
@@ -176,7 +180,7 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
     experts = _experts(fields, family, kind) if routes else {}
     dtype_name = str(fields.get("torch_dtype") or fields.get("dtype") or "bfloat16").removeprefix("torch.")
     check_choice(f"{path}: torch_dtype", dtype_name, TYPES)
-    layers = tuple(_layers(fields, family, count, experts))
+    layers, positions = tuple(_layers(fields, family, count, experts)), _positions(fields, kind)
     groups = fields.config.get("num_key_value_heads") or family.latent or fields.get("block_configs")
     first = next((kind.heads for kind in layers if kind.heads), AttentionHeads(heads, heads, 0, 0))
     biases = {name: None for field, names in BIASES.items() if fields.get(field) for name in names}
@@ -186,7 +190,7 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden,
         vocabulary=fields.required("vocab_size"),
-        inter=_dense_inter(fields, family, experts.get("expert_inter", 0)),
+        inter=next((kind.inter for kind in layers if kind.inter), 0),
         heads=heads,
         kv_heads=first.keys,
         head_dim=first.dim,
@@ -194,15 +198,15 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         dtype=TYPES[dtype_name],
         checkpoint=read_checkpoint(path, raw_config, TYPES[dtype_name]),
         tied=bool(fields.get("tie_word_embeddings")),
-        family=_with_activation(family, fields.get("hidden_act")),
+        family=_family_of(fields, family),
         query_rank=fields.optional("q_lora_rank") if family.latent else 0,
         delta_net=_delta_net_heads(fields) if family.delta_nets else None,
         **experts,
         **{field: fields.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
         **_index_sizes(fields) if family.sparse else {},
-        positions=_positions(fields, kind),
+        positions=positions,
         rotates=bool(fields.config.get("rope", True)),
-        learned_positions=fields.optional("learned_positions"),
+        learned_positions=fields.optional("learned_positions") or family.learned_positions * positions,
         layer_inputs=fields.optional("hidden_size_per_layer_input"),
         layer_vocabulary=fields.optional("vocab_size_per_layer_input"),
         is_capped=any(caps),
@@ -319,7 +323,7 @@ def _heads(own: _Fields, family: DecoderFamily, projected: int) -> AttentionHead
             f"{own.path}: num_key_value_heads is {groups}; give a divisor of num_attention_heads, {queries}"
         )
     dim = own.optional("head_dim") or own.required("hidden_size") // queries
-    gated = family.delta_nets or own.get("attention_output_gate")
+    gated = own.get("attention_output_gate") or family.delta_nets
     gates = dim if gated else int(family.head_gate)
     return AttentionHeads(queries, groups, dim, own.optional("v_head_dim") or dim, projected, gates)
 
@@ -439,10 +443,14 @@ def _windows(fields: _Fields, family: DecoderFamily, count: int) -> list[int]:
 
 def _routed_layers(fields: _Fields, count: int) -> list[bool]:
     """Return which layers route; lists, a first and a last layer, and intervals may exclude some."""
+    first = max(fields.optional(name) for name in ("first_k_dense_replace", "moe_layer_start_index"))
+    intervals = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
+    interval = next((size for size in [*map(fields.optional, intervals)] if size), 1)
+    if frequencies := fields.listed("moe_layer_freq", count):
+        return [bool(each) for each in frequencies]
+    every = fields.optional("moe_layer_freq") or 1
     if kinds := fields.listed("mlp_layer_types", count):
         return [kind in ROUTED_KINDS for kind in kinds]
-    if isinstance(fields.get("moe_layer_freq"), list):
-        return [bool(each) for each in fields.listed("moe_layer_freq", count)]
     names = ("moe_layers", "moe_layers_enum")
     numbers = next((fields.config[name] for name in names if fields.get(name)), None)
     if numbers:
@@ -450,12 +458,8 @@ def _routed_layers(fields: _Fields, count: int) -> list[bool]:
         chosen = {str(each).strip() for each in numbers} if isinstance(numbers, list) else set()
         return [str(layer) in chosen for layer in range(count)]
     listed = fields.get("mlp_only_layers")
-    first = max(fields.optional(name) for name in ("first_k_dense_replace", "moe_layer_start_index"))
     last, end = fields.get("moe_layer_end_index"), count - 1
     end = last if isinstance(last, int) and last >= 0 else end
-    names = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
-    interval = next((size for size in map(fields.optional, names) if size), 1)
-    every = fields.optional("moe_layer_freq") or 1
     dense = set(map(str, listed)) if isinstance(listed, list) else set()
     return [
         first <= layer <= end and (layer + 1) % interval == 0 and layer % every == 0 and str(layer) not in dense
@@ -478,16 +482,24 @@ def _delta_net_heads(fields: _Fields) -> DeltaNetHeads:
 
 def _delta_net_layers(fields: _Fields, count: int) -> list[bool]:
     """Return which layers are delta nets: by ``layer_types``, else all but every ``full_attention_interval``-th."""
+    interval = fields.optional("full_attention_interval")
     if kinds := fields.listed("layer_types", count):
         return [kind == "linear_attention" for kind in kinds]
-    interval = fields.required("full_attention_interval")
+    interval = interval or fields.required("full_attention_interval")
     return [(layer + 1) % interval != 0 for layer in range(count)]
 
 
-def _with_activation(family: DecoderFamily, name: object) -> DecoderFamily:
-    """Return the family with the operator of a configuration's activation."""
-    operator = next((each for each, names in TABLE["activations"].items() if name in names), family.activation)
-    return replace(family, activation=operator)
+def _family_of(fields: _Fields, family: DecoderFamily) -> DecoderFamily:
+    """Return the family with the activation, norm of queries and kind of layer that the fields give."""
+    name = fields.get("hidden_act")
+    activation = next(
+        (operator for operator, names in TABLE["activations"].items() if name in names), family.activation
+    )
+    has_norm = next((has for has in map(fields.get, TABLE["query_norms"]) if has is not None), None)
+    norm = family.query_norm if has_norm is None else (family.query_norm or "head") * bool(has_norm)
+    norm = {"per_layer": "layer", "per_head": "head"}.get(str(fields.get("qk_norm_type")), norm)
+    parallel = next((bool(has) for has in map(fields.get, TABLE["parallels"]) if has is not None), family.parallel)
+    return replace(family, activation=activation, query_norm=norm, parallel=parallel)
 
 
 def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidden: int) -> tuple[int, list[str]]:
@@ -505,7 +517,7 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
             width * (ratio if isinstance(ratio, int | float) and 0 < ratio < MAX_FACTOR else 4)
         )
         inner = sizes["inner"] or width
-        gated = any(fnmatchcase(str(config.get("model_type")), each) for each in TABLE["gated_towers"])
+        gated = _matches(str(config.get("model_type")), TABLE["gated_towers"])
         blocks = layers * width * (4 * inner + (2 + gated) * inter)
         merged = width * (sizes["merge"] ** 2 or prod(_numbers(config.get("merge_kernel_size"))))
         deepstack = config.get("deepstack_visual_indexes")
@@ -516,10 +528,8 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
         positions = sizes["positions"] or (sizes["image"] // (sizes["patch"] or 1)) ** 2
         weights = blocks + projected + (patch + positions) * width
         total += weights
-        notes.append(
-            f"{name}: {weights / 1e9:.2f} B weights are in the memory, {blocks / 1e9:.2f} B of them in {layers} blocks;"
-            " its time is not in the answer"
-        )
+        counts = f"{weights / 1e9:.2f} B weights ({blocks / 1e9:.2f} B in {layers} blocks)"
+        notes.append(f"{name}: {counts} are in the memory, but its time is not in the answer")
     return total, notes
 
 

@@ -106,9 +106,21 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
     """Return the forward pass. Raises `InputError` for options and models that are not trained."""
     if option := next((name for name in REFUSED_OPTIONS if getattr(options, name)), None):
         raise InputError(f"{path}: --{option.replace('_', '-')} does not apply to training; leave it out")
-    parts = {"gated delta nets": decoder.delta_net, "latent attention (MLA)": decoder.family.latent}
+    kinds = {(kind.heads, 0 if kind.routes else kind.inter) for kind in decoder.layers}
+    parts = {
+        "a gated delta net": decoder.delta_net,
+        "latent attention (MLA)": decoder.family.latent,
+        "sparse attention": decoder.index_topk,
+        "attention with gates": any(heads and heads.gates for heads, _ in kinds),
+        "a layer with heads or a width of its own": len({heads for heads, _ in kinds}) > 1
+        or len({inter for _, inter in kinds if inter}) > 1,
+        "an MLP beside experts": decoder.family.dense_beside and decoder.experts,
+        "an MLP beside attention": decoder.family.parallel,
+        "an embedding of every layer": decoder.layer_inputs,
+        "a limit of scores or logits (softcapping)": decoder.is_capped,
+    }
     if part := next((name for name, has in parts.items() if has), None):
-        raise InputError(f"{path}: {part} is not predicted in training; give a model with other attention")
+        raise InputError(f"{path}: {part} is not predicted in training; give another model")
     if decoder.experts and options.lora:
         raise InputError(
             f"{path}: adapters of routed experts are not predicted; leave out --lora, or give a dense model"
@@ -149,8 +161,8 @@ def _memory_fields(
     With several microbatches, gradients exist at both.
     """
     master, itemsize = DTYPES[step.master], DTYPES[step.dtype]
-    sizes = []  # bytes of each stored tensor
-    parameters, largest = 0, 0
+    sizes = [step.decoder.other_weights * itemsize]  # bytes of each stored tensor
+    parameters, largest = step.decoder.other_weights, 0
     for prefix, kernel in step.kernels():
         packed = step.is_packed(prefix, kernel.name)
         width = master if step.trains(kernel.name) else itemsize
