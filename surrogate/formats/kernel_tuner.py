@@ -1,13 +1,15 @@
-"""Kernel Tuner's caches and T4 results, with T1 files for a kernel's parameters and conditions.
+"""Results of Kernel Tuner and KTT: caches, T4 files, lists and KTT's JSON, with T1 files for values and conditions.
 
 How to get them: ``tune_kernel(..., cache="NAME.json")`` writes a cache while it tunes. If the run was stopped, all
 complete entries are read. ``store_output_file("NAME.T4.json", results, tune_params)`` of kernel_tuner.file_utils
-writes T4. A T4 file names no GPU, so give --gpu. Public files: github.com/AutoTuningAssociation/benchmark_hub. Files
-may be packed as .gz.
+writes T4. Kernel Tuner before 1.0 returns a list of configurations, or the pair of list and environment: save it with
+``json.dump``. KTT writes with ``tuner.SaveResults(results, "NAME", OutputFormat.JSON)``, or JSON_T4. If a file names no
+GPU, give --gpu. Public files: github.com/AutoTuningAssociation/benchmark_hub. Files may be packed as .gz.
 
 Files of several GPUs and problem sizes become one table. A T1 file among the paths adds the values of the parameters,
 the conditions, and the problem size if the results have none. The time is Kernel Tuner's own, by default the mean of
-the runs. The minimum and the maximum are taken over the runs.
+the runs. The minimum and the maximum are taken over the runs. T4 files and KTT's JSON state their unit of time; in T4,
+the time is the first objective with such a unit. A file whose units contradict each other is refused.
 """
 
 import ast
@@ -20,20 +22,32 @@ from statistics import median
 from typing import Any, NamedTuple, Unpack
 
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, readable, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
-_UNITS_MS = {"": 1.0, "ms": 1.0, "milliseconds": 1.0, "miliseconds": 1.0, "s": 1e3, "seconds": 1e3}
-_UNITS_MS |= {"us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "ns": 1e-6, "nanoseconds": 1e-6}
+_UNIT = re.compile(r"\s*(?:(n|nano)|(u|µ|μ|micro)|(m|mill?i))?s(?:ec(?:ond)?s?)?\s*", re.IGNORECASE)
+_GROUPS_MS = {1: 1e-6, 2: 1e-3, 3: 1.0, None: 1e3}
+"""Group of `_UNIT` that matched → milliseconds."""
+_MAX_RATIO = 10.0
+"""Maximum ratio of a time to its longest run. If units contradict each other, the ratio is 1,000 or more."""
+_TIME = re.compile(r"^time$|duration$", re.IGNORECASE)
+"""Names of a measured time in T4, if no objective is a time."""
+_NUMBER = re.compile(r"-?\d{1,15}|(-?\d*\.\d+)", re.ASCII)
+_RESULT = re.compile(
+    r"times?|timestamp|\w+_time|\w*objectives?|g?flops?|bandwidth|energy|power|temperature|(core|mem)_freq"
+    r"|(ps|pwr|nvml|nvidia|pmt|ncu|tegra)_(?!gr_clock|mem_clock|pwr_limit)\w*|\w*\W.*|__\w+",
+    re.IGNORECASE,
+)
+"""Keys of a configuration in a list that are results. The others are parameters."""
 _ENTRY = re.compile(r'[\s,]*"([^"]*)"\s*:\s*')
 
 
-_Measured = tuple[dict[str, Any], Any, list[Any]]
-"""A configuration, its time in ms or the name of an error, and the times of its runs."""
+_Measured = tuple[str, dict[str, Any], Any, list[Any]]
+"""A kernel's name, a configuration, its time in ms or the name of an error, and the times of its runs."""
 
 
 class _File(NamedTuple):
@@ -53,7 +67,7 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     Raises `InputError` with the file.
     """
     notes: list[str] = []
-    files = [_file(Path(path), gpu, notes, limits) for path in paths]
+    files = [file for path in paths for file in _files(Path(path), gpu, notes, limits)]
     spaces = [file for file in files if file.conditions is not None]
     runs = [file for file in files if file.conditions is None]
     if len(spaces) > 1 or not runs:
@@ -82,33 +96,37 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     return tuned(TunedKernel(kernel, names, (), values, space.conditions), outcomes, paths[0], notes)
 
 
-FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4 results and T1 files", read)
+FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4, T1 files and lists; KTT's JSON", read)
 
 
-def _file(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> _File:
-    """Read one file. Raises `InputError` for a file of another kind, and for a missing field."""
+def _files(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> list[_File]:
+    """Read one file; KTT's JSON may hold several kernels. Raises `InputError` for a file of another kind."""
     text = read_bytes(path, **limits).decode("utf-8-sig", "replace")
-    with readable(path, "give a cache, T4 or T1 file of Kernel Tuner"):
+    with readable(path, "give a cache, T4 or T1 file of Kernel Tuner, its list of results, or KTT's JSON"):
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
             content = _complete_part(text)
             count = plural(len(content["cache"]), "complete configuration")
             notes.append(f"{path.name}: the file is cut off; {count} read")
+        if isinstance(content, list):
+            content = _of_list(content, notes)
         if "ConfigurationSpace" in content:
-            return _space(path, content, notes)
-        device = gpu or content.get("device_name")
+            return [_space(path, content, notes)]
+        metadata = content.get("Metadata") or content.get("metadata") or {}
+        device = gpu or content.get("device_name") or metadata.get("Device") or metadata.get("device")
         if not isinstance(device, str) or not device:
             raise InputError(f"{path}: the file names no GPU; give it with --gpu")
+        readers = {"Results": _ktt_results, "results": _results}
+        reader = next((readers[key] for key in readers if key in content), _entries)
         problem = {"gpu": device, "origin": path.name}
-        measured = _results(path, content) if "results" in content else _entries(content)
-        outcomes = [
-            outcome(problem, configuration, ms, spread_ms=runs, repeats=len(runs) or 1)
-            for configuration, ms, runs in measured
-        ]
+        outcomes: dict[str, list[TunedRow]] = {}
+        for kernel, configuration, ms, runs in reader(path, content, notes):
+            row = outcome(problem, configuration, ms, spread_ms=runs, repeats=len(runs) or 1)
+            outcomes.setdefault(kernel, []).append(row)
         values = {parameter: [*listed] for parameter, listed in content.get("tune_params", {}).items()}
         sizes = _sizes(path, content.get("problem_size"))
-        return _File(path, str(content.get("kernel_name", "")), sizes, values, outcomes)
+        return [_File(path, kernel, sizes, values, rows) for kernel, rows in (outcomes or {"": []}).items()]
 
 
 def _complete_part(text: str) -> dict[str, Any]:
@@ -123,24 +141,74 @@ def _complete_part(text: str) -> dict[str, Any]:
     return content
 
 
-def _entries(content: dict[str, Any]) -> Iterator[_Measured]:
+def _entries(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[_Measured]:
     """Yield the configurations of a cache."""
+    kernel = str(content.get("kernel_name", ""))
     for entry in content["cache"].values():
         runs = [*filter(is_time, entry.get("times") or ())]
         time_ms = entry.get("__error__") or (entry["time"] if "time" in entry else median(runs))
-        yield {parameter: entry[parameter] for parameter in content["tune_params_keys"]}, time_ms, runs
+        yield kernel, {parameter: entry[parameter] for parameter in content["tune_params_keys"]}, time_ms, runs
 
 
-def _results(path: Path, content: dict[str, Any]) -> Iterator[_Measured]:
-    """Yield the configurations of a T4 file. A measurement's own unit overrides the unit of the file."""
-    unit = (content.get("metadata") or {}).get("timeunit") or ""
+def _of_list(content: list[Any], notes: list[str]) -> dict[str, Any]:
+    """Return a list of configurations, or the pair of that list and the environment, as a cache."""
+    entries, environment = content if len(content) == 2 and isinstance(content[0], list) else (content, {})
+    keys = dict.fromkeys(key for entry in entries for key in entry if not _RESULT.fullmatch(key))
+    metrics = [key for key in keys if _is_metric([entry.get(key) for entry in entries])]
+    notes += [f"read as results, not as parameters: {', '.join(metrics)}"] * bool(metrics)
+    parameters = [key for key in keys if key not in metrics]
+    return {**environment, "tune_params_keys": parameters, "cache": dict(enumerate(entries))}
+
+
+def _is_metric(values: list[Any]) -> bool:
+    """Return True if more than two values are fractions that never repeat."""
+    return len({*map(str, values)}) == len(values) > 2 and all(isinstance(v, float) and v % 1 for v in values)
+
+
+def _results(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[_Measured]:
+    """Yield the configurations of a T4 file. The unit of a measurement overrides the unit of the file.
+
+    Raises `InputError` for an unknown unit, and if a time and its runs contradict each other.
+    """
+    stated = str((content.get("metadata") or {}).get("timeunit") or "")
+    is_unstated = False
     for result in content["results"]:
-        runs = [_ms(path, each, unit) for each in result["times"].get("runtimes") or () if is_time(each)]
-        own = next((each for each in result.get("measurements") or () if each["name"] == "time"), None)
+        own = _time(result)
+        unit = own.get("unit") or stated
+        is_unstated |= not unit
+        runs = [_ms(path, each, stated or unit) for each in result["times"].get("runtimes") or () if is_time(each)]
         time_ms = result["invalidity"]
         if time_ms == "correct":
-            time_ms = _ms(path, own["value"], own.get("unit") or unit) if own else median(runs)
-        yield {**result["configuration"]}, time_ms, runs
+            time_ms = _ms(path, own["value"], unit) if own else median(runs)
+            if runs and is_time(time_ms) and not min(runs) / _MAX_RATIO < time_ms < max(runs) * _MAX_RATIO:
+                found = f"the unit {unit} gives a time of {time_ms:g} ms, {stated or unit} gives runs of {runs[0]:g} ms"
+                raise InputError(f"{path}: {found}; correct the wrong unit")
+        configuration = {name: _number(value) for name, value in result["configuration"].items()}
+        yield str(content.get("kernel_name", "")), configuration, time_ms, runs
+    notes += [f"{path.name}: the file states no unit of time; its times are read as ms"] * is_unstated
+
+
+def _time(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the measured time: the first objective with a unit or name of a time, otherwise one with its name."""
+    named = {str(each["name"]): each for each in result.get("measurements") or ()}
+    given = [name for name in result.get("objectives") or () if name in named]
+    times = [name for name in given if "time" in name.lower() or _UNIT.fullmatch(str(named[name].get("unit")))]
+    return next((named[name] for name in (*times, *filter(_TIME.search, named))), {})
+
+
+def _number(value: Any) -> Any:
+    """Return the number in a text, because KTT writes all values as texts; other values are returned unchanged."""
+    found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+    return value if not found else float(value) if found[1] else int(value)
+
+
+def _ktt_results(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[_Measured]:
+    """Yield the configurations of KTT's own JSON."""
+    for result in content["Results"]:
+        time_ms = status = str(result.get("Status", "Ok"))
+        if status.lower() == "ok":
+            time_ms = _ms(path, result["TotalDuration"], content["Metadata"]["TimeUnit"])
+        yield str(result["KernelName"]), {str(p["Name"]): p["Value"] for p in result["Configuration"]}, time_ms, []
 
 
 def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
@@ -170,7 +238,9 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
     }
 
 
-def _ms(path: Path, time: Any, unit: str) -> Any:
-    """Return a time in ms; a value that is not a time is returned unchanged."""
-    check_choice(f"{path}: time unit", unit, _UNITS_MS)
-    return time * _UNITS_MS[unit] if is_time(time) else time
+def _ms(path: Path, time: Any, unit: Any) -> Any:
+    """Return a time in ms; a value that is not a time is returned unchanged. An empty unit is ms."""
+    known = _UNIT.fullmatch(str(unit or "ms"))
+    if known is None:
+        raise InputError(f"{path}: time unit {str(unit)[:40]!r} is unknown; known: ns, us, ms, s and their full names")
+    return time * _GROUPS_MS[known.lastindex] if is_time(time) else time

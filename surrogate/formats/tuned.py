@@ -4,8 +4,8 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeGuard
@@ -18,6 +18,8 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import Imported
 
+MAX_LISTED = 12
+"""Maximum kernels that an error lists."""
 TunedRow = tuple[dict[str, object], Mapping[str, Any]]
 """A row without its parameters, and the configuration. The configuration of a library's own kernel is empty."""
 _JOINED = {"status": "first", "time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "sum"}
@@ -58,7 +60,8 @@ class TunedKernel:
     """A kernel as its tuner's files describe it: its name, the columns of its problems, the values of its parameters.
 
     ``values`` (parameter → list, one mapping per file) may hold values without a measurement. ``conditions`` that are
-    not plain arithmetic are skipped.
+    not plain arithmetic are skipped. ``formulas`` maps a cost of a launch to its formula; a formula
+    with a name that the files lack is skipped.
     """
 
     name: str
@@ -66,6 +69,7 @@ class TunedKernel:
     settings: Sequence[str] = ()
     values: Sequence[Mapping[str, Sequence[Any]]] = ()
     conditions: Sequence[str] | None = None
+    formulas: Mapping[str, str] = field(default_factory=dict)
 
 
 def tuned(kernel: TunedKernel, outcomes: Sequence[TunedRow], where: str | Path, notes: Sequence[str] = ()) -> Imported:
@@ -95,10 +99,13 @@ def tuned(kernel: TunedKernel, outcomes: Sequence[TunedRow], where: str | Path, 
         frame = pd.DataFrame([row for row, _ in outcomes])
         texts = {setting: tuple(sorted(frame[setting].unique())) for setting in settings}
         numeric = [parameter for parameter, values in parameters.items() if not isinstance(values[0], str)]
-        formulas = (
-            None if kernel.conditions is None else _formulas(kernel.conditions, frozenset((*sizes, *numeric)), notes)
-        )
-        described = Description(identifier(kernel.name), tuple(sizes), parameters, texts, formulas)
+        names = frozenset((*sizes, *numeric))
+        conditions = None if kernel.conditions is None else _formulas(kernel.conditions, names, notes)
+        costs: dict[str, ElementwiseFormula] = {}
+        for name, text in kernel.formulas.items():
+            with suppress(InputError):
+                costs[name] = ElementwiseFormula.parse(text, name, names)
+        described = Description(identifier(kernel.name), tuple(sizes), parameters, texts, conditions, costs)
     except (InputError, UnicodeEncodeError) as error:  # a JSON text may hold half a character
         raise InputError(f"{where}: {error}") from None
     # 3. The rows. If a configuration ran at least once, its failures do not count.
@@ -122,7 +129,7 @@ def one_kernel(names: Iterable[str], requested: str | None, where: str | Path) -
     chosen = [name for name in available if requested in (None, name, identifier(name))]
     if len(chosen) != 1:
         message = f"{where}: a table holds one kernel, the files have {len(available)}; choose with --name:"
-        raise InputError(f"{message} {', '.join(available)}")
+        raise InputError(f"{message} {', '.join(available[:MAX_LISTED])}{' …' * (len(available) > MAX_LISTED)}")
     return chosen[0]
 
 

@@ -209,6 +209,26 @@ def test_incompatible_files_are_refused(refused, tmp_path: Path) -> None:
         read(other, gpu="t4")
 
 
+@cases(__file__)
+def test_other_files_are_read(tmp_path: Path, sample: str, old: str, new: str, rows: list[Any], note: str) -> None:
+    """KTT's T4 and JSON, and lists of Kernel Tuner before 1.0. Rows have the GPU, the first parameter and the time."""
+    path = tmp_path / "a.json"
+    path.write_text((SAMPLES / sample).read_text().replace(old, new))
+    imported = read(path, **({} if sample == "ktt_own.json" else {"gpu": "t4"}))
+    parameter = next(iter(kernel(imported)["parameters"]))
+    assert imported.rows[["gpu", parameter, "time_us"]].fillna(0.0).to_numpy().tolist() == rows
+    assert [note in each for each in imported.notes] == [True] * bool(note)
+
+
+@cases(__file__)
+def test_times_of_contradictory_or_unknown_units_are_refused(
+    refused, tmp_path: Path, sample, old, new, message
+) -> None:
+    (tmp_path / "a.json").write_text((SAMPLES / sample).read_text().replace(old, new))
+    with refused("a.json", message):
+        read(tmp_path / "a.json", gpu="t4")
+
+
 VALUES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.sampled_from(["", "a", "b,c", "0"])
 
 

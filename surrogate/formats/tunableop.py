@@ -1,0 +1,108 @@
+"""PyTorch's TunableOp: for each matrix product the fastest solution of rocBLAS, hipBLASLt or the default path.
+
+How to get them: run the program with PYTORCH_TUNABLEOP_ENABLED=1 and PYTORCH_TUNABLEOP_TUNING=1. When it ends, each
+process writes tunableop_results0.csv, tunableop_results1.csv and so on (PYTORCH_TUNABLEOP_FILENAME renames them). Give
+all files of one board at once; repeated times of a product become their median.
+
+- The line GCN_ARCH_NAME names an architecture. If several boards have it, or if the line is missing, give --gpu.
+- Sizes are column-major, as in the file and as for `tensile`: tn_M_N_K is C (M × N) = Aᵀ · B. Column ``variant`` has
+  the transposes if they are not NN. Products with bias are `linear`, batched products `bmm`, the others `gemm`.
+- ``library`` is rocblas, hipblaslt or another prefix of the solution's name; ``pytorch`` is the solution Default. Its
+  version is in the Validator lines. Column ``solution`` has the full name.
+- Only the fastest solution of a product is known: a table has times, but no choice. Lines without a time, times of 0
+  and inf, and element types without a counterpart, such as complex ones, are counted and skipped.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Unpack
+
+import pandas as pd
+
+from surrogate.features.elementwise import MAX_INT32
+from surrogate.features.errors import InputError, read_toml
+from surrogate.features.families import FAMILIES
+from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import gpus
+from surrogate.formats import Format
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
+from surrogate.formats.imported import UNKNOWN_VERSION, Imported, family_rows, plural
+
+_DTYPES: dict[str, list[str]] = read_toml(__file__)["dtypes"]
+"""Beginning of a type's name in lower case → element type, and the math if it is not the default of the board."""
+_OPERATOR = re.compile(r"(\w*)TunableOp_(.+)_([NTC]{2})", re.IGNORECASE)
+_BATCH = r"(?:_B)?_(\d+)"
+_PARAMETERS = re.compile(
+    rf"[ntc]{{2}}_(\d+)_(\d+)_(\d+)(?:{_BATCH})?(?:_ld_\d+_\d+_\d+(?:{_BATCH})?)?(?:_rw_\d)?(?:_bias_(\w+))?",
+    re.IGNORECASE,
+)
+_SOLUTION = re.compile(r"Gemm_([a-z]+)_", re.IGNORECASE)
+_REMEDY = "give tunableop_results*.csv; `seer import tunableop --how` says how to get it"
+
+
+def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
+    """Read result files. ``gpu`` chooses among the boards of the architecture in the files.
+
+    Raises `InputError` with the file for a board that is not determined, and for files without a time.
+    """
+    left_out = Counter[str]()
+    rows = pd.DataFrame([row for path in map(Path, paths) for row in _rows(path, gpu, left_out, limits)])
+    notes = tuple(f"left out: {plural(count, 'line')}, {why}" for why, count in left_out.items())
+    if rows.empty:
+        raise InputError(f"{paths[0]}: no measurement ({'; '.join(notes)}); {_REMEDY}")
+    return Imported(family_rows(rows), candidates="listed", notes=notes)
+
+
+FORMAT = Format("tunableop", "PyTorch's TunableOp results of rocBLAS and hipBLASLt", read)
+
+
+def _rows(path: Path, gpu: str | None, left_out: Counter[str], limits: ReadLimits) -> Iterator[dict[str, Any]]:
+    """Yield the measurements of a file as input of `family_rows`. ``left_out`` counts the other lines by reason."""
+    lines = [[cell.strip() for cell in line.split(",")] for _, line in read_lines(path, **limits)]
+    facts = {cells[1]: cells[2] for cells in lines if cells[0] == "Validator" and len(cells) > 2}
+    products = [(match, cells) for cells in lines if (match := _OPERATOR.fullmatch(cells[0])) and len(cells) > 1]
+    if not facts and not products:
+        raise InputError(f"{path}: neither a Validator line nor a product; {_REMEDY}")
+    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu)
+    for (operator, types, transposes), cells in ((match.groups(), cells) for match, cells in products):
+        dtype, *math_type = next((row for name, row in _DTYPES.items() if types.lower().startswith(name)), [""])
+        sizes = _PARAMETERS.fullmatch(cells[1])
+        m, n, k, *batches = (int(size or 0) for size in sizes.groups()[:5]) if sizes else (0, 0, 0)
+        batch = max(batches, default=0) or 1
+        time_ms = math.nan
+        with suppress(ValueError, IndexError):
+            time_ms = float(cells[3])
+        if not 0 < time_ms < math.inf:
+            left_out["no time above 0: untuned or failed"] += 1
+        elif not dtype:
+            left_out[f"the package has no products of {types[:40]}"] += 1
+        elif sizes is None or not all(1 <= size <= MAX_INT32 for size in (m, n, k, batch)):
+            left_out["the sizes are not readable or out of range"] += 1
+        else:
+            solver = _SOLUTION.match(cells[2])
+            library = solver[1].lower() if solver else "pytorch"
+            has_bias = "bias" in operator.lower() or (sizes[6] or "None") != "None"
+            yield {
+                "operator": "bmm" if "batched" in operator.lower() else "linear" if has_bias else "gemm",
+                **{"batch": batch, "m": m, "n": n, "k": k, "dtype": dtype, "gpu": board},
+                "math": (math_type or [FAMILIES["gemm"].default_math(dtype, gpu_by_name(board))])[0],
+                "variant": transposes.upper().replace("NN", ""),
+                "library": library,
+                "library_version": facts.get(f"{'pt' if solver is None else library}_VERSION".upper(), UNKNOWN_VERSION),
+                **{"solution": cells[2], "time_us": 1e3 * time_ms, "origin": path.name},
+            }
+
+
+def _board(path: Path, architecture: str, gpu: str | None) -> str:
+    """Return the board of a file. Raises `InputError` if the architecture does not determine it, or contradicts it."""
+    boards = [board.name for board in gpus() if board.architecture == architecture]
+    chosen = gpu_by_name(gpu).name if gpu else boards[0] if len(boards) == 1 else ""
+    if chosen and (not boards or chosen in boards):
+        return chosen
+    fitting = ", ".join(boards) or "no registered GPU"
+    fits = f"the architecture {architecture} fits {fitting}{', not ' * bool(chosen)}{chosen}"
+    raise InputError(f"{path}: {fits if architecture else 'the file names no GPU'}; give its board with --gpu")
