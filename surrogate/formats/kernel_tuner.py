@@ -190,10 +190,10 @@ def _results(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[
 
 def _time(result: dict[str, Any]) -> dict[str, Any]:
     """Return the measured time: the first objective with a unit or name of a time, otherwise one with its name."""
-    named = {str(each["name"]): each for each in result.get("measurements") or ()}
-    given = [name for name in result.get("objectives") or () if name in named]
-    times = [name for name in given if "time" in name.lower() or _UNIT.fullmatch(str(named[name].get("unit")))]
-    return next((named[name] for name in (*times, *filter(_TIME.search, named))), {})
+    measured = {str(each["name"]): each for each in result.get("measurements") or ()}
+    given = [name for name in result.get("objectives") or () if name in measured]
+    times = [name for name in given if "time" in name.lower() or _UNIT.fullmatch(str(measured[name].get("unit")))]
+    return next((measured[name] for name in (*times, *filter(_TIME.search, measured))), {})
 
 
 def _number(value: Any) -> Any:
@@ -240,7 +240,7 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
 
 def _ms(path: Path, time: Any, unit: Any) -> Any:
     """Return a time in ms; a value that is not a time is returned unchanged. An empty unit is ms."""
-    known = _UNIT.fullmatch(str(unit or "ms"))
-    if known is None:
+    matched = _UNIT.fullmatch(str(unit or "ms"))
+    if matched is None:
         raise InputError(f"{path}: time unit {str(unit)[:40]!r} is unknown; known: ns, us, ms, s and their full names")
-    return time * _GROUPS_MS[known.lastindex] if is_time(time) else time
+    return time * _GROUPS_MS[matched.lastindex] if is_time(time) else time
