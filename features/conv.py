@@ -482,11 +482,8 @@ class ConvFamily(Family[Problem]):
         threes = (p.r == 3) & (p.s == 3) & (p.dilation_h == 1) & (p.dilation_w == 1)
         stride_1 = (p.stride_h == 1) & (p.stride_w == 1)
         stride_2 = (p.stride_h == 2) & (p.stride_w == 2)
-        return np.select(
-            [p.groups > 1, ones & stride_1, ones & stride_2, threes & stride_1],
-            ["grouped", "1x1s1", "1x1s2", "3x3s1"],
-            "other",
-        )
+        conditions = [p.groups > 1, ones & stride_1, ones & stride_2, threes & stride_1]
+        return np.select(conditions, ["grouped", "1x1s1", "1x1s2", "3x3s1"], "other")
 
     def kernel_group(self, problem: Problem) -> np.ndarray:
         """Return ungrouped, depthwise or grouped: each group has its own kernels."""

@@ -70,10 +70,8 @@ class OperatorFamily(Family[Operator]):
         settings = first.setting_names()
         if odd := [cls.kind for cls in self.kinds.values() if cls.setting_names() != settings]:
             raise TypeError(f"family {self.name}: {', '.join(odd)} has other settings than {', '.join(settings)}")
-        self.settings = {
-            "operator": tuple(self.kinds),
-            **{setting: first.CHOICES.get(setting, ()) for setting in settings},
-        }
+        choices = {setting: first.CHOICES.get(setting, ()) for setting in settings}
+        self.settings = {"operator": tuple(self.kinds), **choices}
         self.setting_meanings = {name: text for name, text in declared_settings(first).items() if text}
         defaults = {field.name: str(field.default) for field in fields(first)}
         self.setting_defaults = {  # a default that depends on the sizes is empty

@@ -81,11 +81,8 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
                 raise RowError(data, done + error.position, error.text) from None
             except InputError as error:
                 raise InputError(f"{data}: {error}") from None
-            added = [
-                *ADDED,
-                *(["source"] if predictor.bundle.described_family else []),
-                *(["algorithm"] if "algorithm" not in frame else []),
-            ]
+            added = [*ADDED, *["source"] * bool(predictor.bundle.described_family)]
+            added += ["algorithm"] * ("algorithm" not in frame)
             columns = answers.to_frame()[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)

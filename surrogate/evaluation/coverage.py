@@ -58,10 +58,8 @@ def choice_figures(
     if not len(positions):
         return {}
     evaluated = EvaluationSet.of(rows.take(positions))
-    chosen = {
-        "model": [pick_by_times(evaluated, predicted_us[positions], supported[positions])],
-        **library_picks(evaluated),
-    }
+    own_picks = [pick_by_times(evaluated, predicted_us[positions], supported[positions])]
+    chosen = {"model": own_picks, **library_picks(evaluated)}
     return {
         str(row["stratum"]): {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
         for row in choice_rows(evaluated, chosen, {})

@@ -137,10 +137,8 @@ class KernelTimes:
                 device = ranker.source.context.device
                 min_us, max_us = _possible_us(problem, device)
                 own_us = max(min(own_us, max_us), min_us)
-                bounds = (
-                    min(own_us, float(problem.traffic_us(device)) / L2_SPEEDUP),
-                    max(own_us, MAX_UPPER_RATIO * max_us),
-                )
+                min_us = min(own_us, float(problem.traffic_us(device)) / L2_SPEEDUP)
+                bounds = (min_us, max(own_us, MAX_UPPER_RATIO * max_us))
         in_domain = fallback.kind == problem.kind and best.in_domain
         ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
         names = best.candidate.library, best.candidate.name

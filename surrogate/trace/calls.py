@@ -125,13 +125,8 @@ class CallReader:
         if shapes is None:
             raise UnsupportedError("shapes" if source >= 0 else "shapes of the convolution around it")
         types, values = int(ranges.types[source]), int(ranges.inputs[source])
-        call = recorded_call(
-            trace.name_of(ranges, row),
-            shapes,
-            trace.types[types] if types >= 0 else (),
-            trace.inputs[values] if values >= 0 else (),
-            output,
-        )
+        recorded = trace.types[types] if types >= 0 else (), trace.inputs[values] if values >= 0 else ()
+        call = recorded_call(trace.name_of(ranges, row), shapes, *recorded, output)
         mask = call.arguments.get("output_mask")
         if isinstance(mask, list):  # in a trace, another operator sums up the bias's gradient
             extra = {**extra, "output_mask": mask[:2]}

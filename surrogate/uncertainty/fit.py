@@ -211,10 +211,8 @@ def _with_final_constant(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
 def _max_errors(scores: HeldOutScores) -> dict[str, float]:
     """Return the largest error of each candidate and of all, for those with enough shapes (`Widths.max_errors`)."""
     frame = pd.DataFrame({"candidate": scores.candidate})
-    groups = {
-        ALL.candidate: np.arange(len(frame)),
-        **{name: rows for (name,), rows in row_groups(frame, ("candidate",))},
-    }
+    of_candidate = {name: rows for (name,), rows in row_groups(frame, ("candidate",))}
+    groups = {ALL.candidate: np.arange(len(frame)), **of_candidate}
     enough = {name: rows for name, rows in groups.items() if _shape_count(scores, rows) >= MIN_SHAPES}
     return {name: max(float(scores.error[rows].max()), MIN_WIDTH) for name, rows in enough.items()}
 

@@ -259,13 +259,9 @@ class UnmeasuredGpuErrors(Struct, frozen=True):
             times = f"times in {dtype}"
         else:
             times = "times"
-        note = NOTES["expected_errors"].format(
-            basis=basis,
-            gpus=self._counted_gpus(line, errors.gpus),
-            times=times,
-            percent=100 * errors.median_ape,
-            factor=exp(errors.half_width),
-        )
+        figures = {"percent": 100 * errors.median_ape, "factor": exp(errors.half_width)}
+        gpus = self._counted_gpus(line, errors.gpus)
+        note = NOTES["expected_errors"].format(basis=basis, gpus=gpus, times=times, **figures)
         return note + NOTES["reliable_order"] if is_described else note
 
     def _counted_gpus(self, line: str, count: int) -> str:

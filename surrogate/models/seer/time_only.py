@@ -68,10 +68,8 @@ def mechanism_terms(rows: Rows, mechanism_code: int) -> MechanismTerms:
     """Return the terms of rows of one mechanism (by `Rows.column("mechanism")`)."""
     mechanism = MECHANISMS[mechanism_code]
     frame = rows.frame
-    columns = ConvColumns.of(
-        [frame[name] for name in SIZE_COLUMNS],
-        **{name: frame[name] for name in ("dtype", "math", "layout", "direction")},
-    )
+    settings = {name: frame[name] for name in ("dtype", "math", "layout", "direction")}
+    columns = ConvColumns.of([frame[name] for name in SIZE_COLUMNS], **settings)
     p = sized(columns)
     peak, bandwidth = (np.exp2(rows.column(f"log2_{n}").astype(np.float64)) for n in ("peak_tflops", "dram_gbs"))
     names, index = np.unique(frame["gpu"].astype(str).to_numpy(), return_inverse=True)

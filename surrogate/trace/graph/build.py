@@ -71,9 +71,8 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         *assembly.end_edges(),
     ]
     graph = assembly.graph(edges)
-    return in_order(
-        assembly.with_marks_in_place(replace(graph, coverage=assembly.coverage(graph, by_calls, by_streams)))
-    )
+    graph = replace(graph, coverage=assembly.coverage(graph, by_calls, by_streams))
+    return in_order(assembly.with_marks_in_place(graph))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,22 +104,16 @@ class _Assembly:
         host_name = np.where(has_name, linked(trace.ranges.name, around), len(trace.names))
         start_ns = np.concatenate([host.start_ns, activities.start_ns, mark_ns])
         end_ns = np.concatenate([host.end_ns, activities.end_ns, mark_ns])
+        thread = np.array([number[x] for x in host.thread.tolist()], np.int64)
+        iteration = iteration_at(layers.iterations, pieces.start_ns[host.piece])
         # Column → values for host tasks, device tasks and marks; a single value holds for the whole group.
         columns = {
             "name": (np.where(call >= 0, linked(trace.calls.name, call), host_name), activities.name, mark_name),
             "kind": (np.where(call >= 0, tasks.CALL, tasks.WORK), self._device_kinds(), tasks.MARK),
-            "resource": (
-                np.array([number[x] for x in host.thread.tolist()], np.int64),
-                self.lanes.lane + len(threads),
-                number.get(self.main, 0),
-            ),
+            "resource": (thread, self.lanes.lane + len(threads), number.get(self.main, 0)),
             "layer": (linked(layers.of_range, around), layers.of_activity, -1),
             "phase": (linked(layers.phase_of_range, around, OTHER), layers.phase_of_activity, OTHER),
-            "iteration": (
-                iteration_at(layers.iterations, pieces.start_ns[host.piece]),
-                layers.iteration_of_activity,
-                mark_iteration,
-            ),
+            "iteration": (iteration, layers.iteration_of_activity, mark_iteration),
             "row": (call, np.arange(len(activities)), -1),
             "gap_us": (*self._gaps_us(), 0.0),
             "priority": (0.0, 0.0, 0.0),

@@ -503,12 +503,8 @@ def _deciding_dependency(timeline: Timeline) -> Ints:
     src = np.concatenate([before[chained], graph.src])
     dst = np.concatenate([chained, graph.dst])
     fixed = ~np.isin(graph.resource[chained], list(graph.policies))
-    ready = np.concatenate(
-        [
-            end[before[chained]] + graph.gap_us[chained] * fixed,
-            np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us,
-        ]
-    )
+    by_edge = np.where(graph.from_start, start[graph.src], end[graph.src]) + graph.lag_us
+    ready = np.concatenate([end[before[chained]] + graph.gap_us[chained] * fixed, by_edge])
     # Per task, find the edge that passed last. If the task started later than that, no edge determined it.
     order = np.lexsort((ready, dst))
     last = order[np.append(dst[order][1:] != dst[order][:-1], True)] if len(order) else order

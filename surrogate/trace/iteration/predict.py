@@ -438,12 +438,8 @@ def replay_trace(
         batches = target.trace_batch or 1, target.batch or 1
         models = shared_overheads.collective_models
         device_times = kernel_times.predicted_times(trace, predictors, *batches, models, trace_predictors)
-    result_fields = {
-        "gpu": target.gpu.name if target.gpu else trace.device_name(_device_of(trace)) or None,
-        "batch": target.batch,
-        "times": target.times,
-        "overheads": shared_overheads,
-    }
+    gpu = target.gpu.name if target.gpu else trace.device_name(_device_of(trace)) or None
+    result_fields = {"gpu": gpu, "batch": target.batch, "times": target.times, "overheads": shared_overheads}
     loading = target.batch / target.trace_batch if target.batch and target.trace_batch else 1.0
     return IterationReplay(
         trace, work, device_times, overheads_of, not target.is_changed, result_fields, loading=loading
