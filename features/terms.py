@@ -86,9 +86,8 @@ def tensor_bytes(p: Problem, extents: OutputSize | None = None) -> Number:
 def gemm_m(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the rows of one group's implicit GEMM: fwd N·P·Q, bwd_data N·H·W, bwd_filter (C/groups)·R·S."""
     height, width = extents or (out_h(p), out_w(p))
-    return where(
-        p.is_bwd_filter, (p.c // p.groups) * p.r * p.s, where(p.is_bwd_data, p.n * p.h * p.w, p.n * height * width)
-    )
+    pixels = where(p.is_bwd_data, p.n * p.h * p.w, p.n * height * width)
+    return where(p.is_bwd_filter, (p.c // p.groups) * p.r * p.s, pixels)
 
 
 def gemm_n(p: Problem) -> Number:
@@ -100,9 +99,8 @@ def gemm_k(p: Problem, extents: OutputSize | None = None) -> Number:
     """Return the reduction length of one group's GEMM: fwd (C/groups)·R·S, bwd_data (K/groups)·R·S, bwd_filter
     N·P·Q."""
     height, width = extents or (out_h(p), out_w(p))
-    return where(
-        p.is_bwd_filter, p.n * height * width, where(p.is_bwd_data, p.k // p.groups, p.c // p.groups) * p.r * p.s
-    )
+    taps = where(p.is_bwd_data, p.k // p.groups, p.c // p.groups) * p.r * p.s
+    return where(p.is_bwd_filter, p.n * height * width, taps)
 
 
 def is_depthwise(p: Problem) -> Number:

@@ -65,8 +65,7 @@ def _tiling_bytes(z: Sized) -> Number:
         ceil_div(size + 2 * pad - taps + 1, FFT_TILE + 1 - minimum(taps, FFT_TILE))
         for size, pad, taps in ((z.h, z.pad_h, z.r), (z.w, z.pad_w, z.s))
     )
-    tiles = where(
-        along_rows, z.h * minimum(ceil_div(z.w, FFT_TILE), TILES_AT_ONCE), minimum(rows * columns, TILES_AT_ONCE)
-    )
+    tiles_of_rows = z.h * minimum(ceil_div(z.w, FFT_TILE), TILES_AT_ONCE)
+    tiles = where(along_rows, tiles_of_rows, minimum(rows * columns, TILES_AT_ONCE))
     planes = z.n * tiles * (z.channels_in + z.channels_out) + z.channels_in * z.channels_out
     return planes * _frequency_bytes(z, where(along_rows, 1, FFT_TILE), FFT_TILE)

@@ -126,9 +126,8 @@ class Operator(InNetwork, ABC):
         if self.dtype in problems.QUANTISED:  # only matrix units compute with them
             object.__setattr__(self, "math", "default")
         for size in declared_sizes(type(self)):
-            object.__setattr__(
-                self, size.name, checked_int(self.kind, size.name, getattr(self, size.name), size.minimum)
-            )
+            value = checked_int(self.kind, size.name, getattr(self, size.name), size.minimum)
+            object.__setattr__(self, size.name, value)
         for name, wrong, rule in self.misfits(self.sizes):
             if wrong.any() if isinstance(wrong, np.ndarray) else wrong:
                 value = np.broadcast_to(getattr(self, name), np.shape(wrong))[wrong].flat[0]

@@ -75,9 +75,8 @@ class Recurrent(Operator):
         input_flops = 2 * self.steps * self.batch * self.rows * self.inputs
         inputs_us = roofline.roofline_us(input_flops, self.dram_bytes, peak, gpu.dram_gbs)
         state_weights = self.rows * self.hidden
-        step_us = roofline.roofline_us(
-            2 * self.batch * state_weights, self.itemsize * state_weights, peak, gpu.dram_gbs
-        )
+        state_flops = 2 * self.batch * state_weights
+        step_us = roofline.roofline_us(state_flops, self.itemsize * state_weights, peak, gpu.dram_gbs)
         return inputs_us + self.steps * maximum(step_us, STEP_US)
 
     def gradients(self, of: str) -> Gradients:

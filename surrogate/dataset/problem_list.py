@@ -473,9 +473,8 @@ def _with_problems(
         texts = dict(zip(family.setting_names, family.setting_of(problem), strict=True))
         if "math" not in names and "math" not in settings:
             texts.pop("math", None)  # filled in later: PyTorch's default math on the GPU
-        records.append(
-            {"family": family.name, **dict(zip(family.size_names, family.sizes_of(problem), strict=True)), **texts}
-        )
+        sizes = dict(zip(family.size_names, family.sizes_of(problem), strict=True))
+        records.append({"family": family.name, **sizes, **texts})
     table = pd.DataFrame(records).iloc[number].reset_index(drop=True)
     out = frame.drop(columns=[*FAMILY_COLUMNS], errors="ignore")
     return out.assign(**{str(name): table[name] for name in table})

@@ -117,9 +117,8 @@ def held_out_gpu_coverage(
     half_width = np.full(len(rows), np.nan)
     for name in set(device) if len(set(device)) > 1 else ():
         own = device == name
-        others = UnmeasuredGpuErrors(
-            held_out_gpu_errors(rows.take(~own), predicted_us[~own], setting_was_trained[scored][~own])
-        )
+        errors = held_out_gpu_errors(rows.take(~own), predicted_us[~own], setting_was_trained[scored][~own])
+        others = UnmeasuredGpuErrors(errors)
         half_width[own] = others.half_widths(groups[own])
     return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 

@@ -129,9 +129,8 @@ def reference_models(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Ev
     ``linear`` is the linear model with the smallest macro slowdown in the primary grouping. ``trees`` are the boosted
     trees. ``first_ten`` is `FIRST_TEN`. A kind without picks is left out.
     """
-    primary = evaluated.rows.family.in_grouping(
-        evaluated.rows.stratum[evaluated.problem_row], evaluated.rows.family.primary
-    )
+    family, stratum = evaluated.rows.family, evaluated.rows.stratum[evaluated.problem_row]
+    primary = family.in_grouping(stratum, family.primary)
     found = {}
     for name, choices in picks.items():
         chosen = primary & _chosen(choices)

@@ -276,9 +276,8 @@ class Configurations(TimeModel):
     @cached_property
     def _reached(self) -> dict[str, float]:
         """Return registered GPU → the largest TFLOP/s that were measured there."""
-        tflops = (
-            np.exp2(self._work(self._measured)[:, FLOPS]) / np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1) / 1e6
-        )
+        best_us = np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1)
+        tflops = np.exp2(self._work(self._measured)[:, FLOPS]) / best_us / 1e6
         listed = {board.name for board in gpus()} & self.gpus
         return {name: tflops[self._gpu_of == name].max() for name in sorted(listed)}
 

@@ -98,9 +98,8 @@ class _Linear(TimeModel):
             log_time[members] = x[members] @ np.array(fit["weights"]) + fit["intercept"]
             if "directions" in fit and "slopes" in fit and "low" in fit and "high" in fit:
                 projection = x[members] @ np.array(fit["directions"]).T
-                log_time[members] += (np.clip(projection, fit["low"], fit["high"]) - projection) @ np.array(
-                    fit["slopes"]
-                )
+                clipped = np.clip(projection, fit["low"], fit["high"])
+                log_time[members] += (clipped - projection) @ np.array(fit["slopes"])
         return np.exp(np.clip(log_time, -20.0, 40.0))
 
     def _design(self, rows: Rows) -> np.ndarray:

@@ -137,9 +137,8 @@ class TransferState:
             raise InputError("no configuration ran on any problem; give a table with times")
         random = np.random.default_rng(seed)
         log_relative = _log_relative(time_us)
-        scores = np.where(np.isinf(log_relative), 1.0, np.minimum(-np.expm1(-log_relative), MAX_RUNNING_SCORE)).astype(
-            np.float32
-        )
+        running = np.minimum(-np.expm1(-log_relative), MAX_RUNNING_SCORE)
+        scores = np.where(np.isinf(log_relative), 1.0, running).astype(np.float32)
         # 1. Standardise the columns, and draw the folds.
         centre, spread = _centre_and_spread(columns)
         standard = _standard(columns, centre, spread)

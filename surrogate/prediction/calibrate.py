@@ -255,9 +255,8 @@ def _united_domain(base: Domain, new: Domain) -> Domain:
     references = {**new.references, **base.references}
     for key, added in new.references.items():
         old = references[key]
-        references[key] = replace(
-            old, minimum=np.minimum(old.minimum, added.minimum), maximum=np.maximum(old.maximum, added.maximum)
-        )
+        minimum = np.minimum(old.minimum, added.minimum)
+        references[key] = replace(old, minimum=minimum, maximum=np.maximum(old.maximum, added.maximum))
     return replace(
         base,
         settings=base.settings | new.settings,

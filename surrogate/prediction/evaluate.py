@@ -55,9 +55,8 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         seen = family_model.domain.shape_was_trained(rows)
         evaluated = evaluation_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
-            figures = _evaluate_part(
-                rows, predicted, member, evaluated & member, independent_share=family_model.widths.independent_share
-            )
+            share = family_model.widths.independent_share
+            figures = _evaluate_part(rows, predicted, member, evaluated & member, independent_share=share)
             records += [{"family": family.name, "part": name, **record} for record in figures]
     return records
 

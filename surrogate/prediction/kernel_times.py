@@ -197,9 +197,8 @@ class KernelTimes:
             family = family_of(fallback)
             if family.name not in self._resolver.bundle.family_models:
                 continue
-            measured = self._resolver.in_measured_type(
-                Question(family, target.name, family.setting_of(fallback), self._library)
-            )
+            question = Question(family, target.name, family.setting_of(fallback), self._library)
+            measured = self._resolver.in_measured_type(question)
             family_model = self._resolver.family_model(measured)
             for library in family_model.domain.default_libraries if self._library is None else [self._library]:
                 reference = family_model.domain.reference_key(library, measured.setting_values)

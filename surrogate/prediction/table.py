@@ -140,9 +140,8 @@ def _groups(
         kinds = ", ".join(family.name for family, _ in families)
         raise InputError(f"{', '.join(unknown)} is not a setting of {kinds}; leave it out")
     for family, positions in families:
-        sizes, texts = _sizes_and_texts(
-            family, frame if len(positions) == len(frame) else frame.iloc[positions], defaults
-        )
+        part = frame if len(positions) == len(frame) else frame.iloc[positions]
+        sizes, texts = _sizes_and_texts(family, part, defaults)
         # Rows of equal texts get one code (rows,).
         code = np.zeros(len(sizes), dtype=np.int64)
         for distinct, codes in texts.values():

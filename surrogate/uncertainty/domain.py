@@ -289,9 +289,8 @@ class Domain:
         if length := self._new_field(key):
             fields = key.fields
             together = ", ".join(filter(None, fields[: length - 1]))
-            return f"{setting_columns(self.family)[length - 1]} {fields[length - 1]} was never measured" + (
-                f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
-            )
+            rest = f" with {together}" if together else f"; measured: {', '.join(self.gpus)}"
+            return f"{setting_columns(self.family)[length - 1]} {fields[length - 1]} was never measured{rest}"
         if LibraryVersion(key.library, library_version) not in self.versions:
             measured = ", ".join(sorted(self.versions_of(key.library))).strip() or "a table without versions"
             return f"{key.library} {library_version} was never measured; measured: {measured}"

@@ -163,9 +163,8 @@ class Widths:
             raise InputError(f"by_key lacks {ALL.candidate!r}, or the factor for the distance falls")
         max_errors = from_json_types(Mapping[str, HalfWidth], data.get("max_errors", {}), "max_errors")
         share = from_json_types(Factor, data["own_share"], "own_share")
-        group = from_json_types(
-            HalfWidth, data.get("unmeasured_group", UNMEASURED_GROUP_HALF_WIDTH), "unmeasured_group"
-        )
+        stored = data.get("unmeasured_group", UNMEASURED_GROUP_HALF_WIDTH)
+        group = from_json_types(HalfWidth, stored, "unmeasured_group")
         return cls(by_key, distance, time_us, independent_share=share, max_errors=max_errors, unmeasured_group=group)
 
 

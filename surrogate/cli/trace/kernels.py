@@ -96,9 +96,8 @@ def diff(
     from surrogate.trace.result import short_names
 
     all_iterations = replace(part, iteration=())  # `trace_diff` chooses iterations
-    compared = trace_diff(
-        all_iterations.load(a), all_iterations.load(b), by, (part.iteration, iteration_b or part.iteration)
-    )
+    chosen = part.iteration, iteration_b or part.iteration
+    compared = trace_diff(all_iterations.load(a), all_iterations.load(b), by, chosen)
     rows = compared.rows[:top]
     if form:
         shared.echo_notes(compared.notes)

@@ -203,8 +203,7 @@ def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
         return
     attached = "{attached_pct:.4g} % of {device_tasks:,} device tasks follow a launch".format_map(coverage)
     unexplained = "{unexplained_us:,.0f} µs of waits unexplained ({unexplained_tasks})".format_map(coverage)
-    click.echo(
-        f"{len(graph):,} tasks; {attached if coverage['device_tasks'] else 'none of them on a device'}; {unexplained}"
-    )
+    on_device = attached if coverage["device_tasks"] else "none of them on a device"
+    click.echo(f"{len(graph):,} tasks; {on_device}; {unexplained}")
     parts = ", ".join(f"{name} {time / 1e3:,.1f}" for name, time in path_us.items())
     click.echo(f"critical path in ms: {parts}")

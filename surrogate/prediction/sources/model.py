@@ -145,9 +145,8 @@ class TreeSource(Source):
         x[:, shared:-2] = np.fromiter(values, np.float32, len(values)).reshape(len(candidate_of_row), -1)
         # 2. The times, from the terms or from nearby measurements.
         sizes = np.array([self.context.setting.family.sizes_of(problem)] * len(candidate_of_row))
-        return Times(
-            self._times(sizes, x, candidate_of_row, self._base_us(terms)), np.array(workspace, dtype=np.float64)
-        )
+        times_us = self._times(sizes, x, candidate_of_row, self._base_us(terms))
+        return Times(times_us, np.array(workspace, dtype=np.float64))
 
     def times(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> Times:
         """Implement `Source.times`."""

@@ -51,9 +51,8 @@ class SimilarGpus(NamedTuple):
         nearest_first, donor_names = same_architecture_gpus(family_model.family, values, device, others)
         donors = {name: others[name] for name in donor_names}
         vendor = frozenset(name for name, other in others.items() if other.vendor == device.vendor)
-        return cls(
-            device.name, nearest_first, donors, vendor, frozenset(others), family_model.is_calibrated(device.name)
-        )
+        is_calibrated = family_model.is_calibrated(device.name)
+        return cls(device.name, nearest_first, donors, vendor, frozenset(others), is_calibrated)
 
     def evidence(self, find: Callable[[frozenset[str]], Iterable[str]], *, each: bool = True) -> set[str]:
         """Return what ``find`` finds for the first group with a result; the GPU itself comes first.

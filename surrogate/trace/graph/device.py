@@ -315,9 +315,7 @@ def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
     gap, latency, event = ((start - other) / 1e3 for other in (before, launch, awaited_end_ns))
     typical_gap, typical_latency = _typical(trace, gap, latency)
     # Give each cause its typical delay, or the measured one if it was shorter; shape (3, activities).
-    minimum = np.stack(
-        [np.minimum(gap, typical_gap), np.minimum(latency, typical_latency), np.minimum(event, typical_gap)]
-    )
+    minimum = np.minimum([gap, latency, event], [[typical_gap], [typical_latency], [typical_gap]])
     ready = np.stack([before, launch, awaited_end_ns]) / 1e3 + minimum
     has_cause = ~np.isnan(ready).all(axis=0)
     # A task without a cause starts at an absolute time.
