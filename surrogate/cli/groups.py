@@ -55,8 +55,12 @@ class CommandGroup(click.Group):
         """Return the command that the first word names. Raises a usage error with the nearest names."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and name not in self._table:
-            raise click.UsageError(f"no command {name!r}{nearest(name, self._table)}", ctx)
+            raise click.UsageError(f"no command {name!r}{self.suggestion(name)}", ctx)
         return super().resolve_command(ctx, args)
+
+    def suggestion(self, name: str) -> str:
+        """Return the end of the error for an unknown command: the nearest names."""
+        return nearest(name, self._table)
 
 
 class Grouped(click.Command):

@@ -29,17 +29,13 @@ SUGGESTIONS: dict[str, str] = read_toml(__file__, "suggestions.toml")
 class TraceGroup(CommandGroup):
     """A group that suggests a command for names from other tools, and for a trace instead of a command."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of the first word. A usage error suggests a command if `SUGGESTIONS` has the word."""
-        name = args[0]
-        if name not in self.list_commands(ctx) and not ctx.resilient_parsing:
-            if name.lower() in SUGGESTIONS:
-                raise click.UsageError(f"no command {name!r}; use {SUGGESTIONS[name.lower()]}", ctx)
-            if Path(name).suffixes or Path(name).exists():
-                raise click.UsageError(f"no command {name!r}; for a trace, use seer trace summary {name}", ctx)
-        return super().resolve_command(ctx, args)
+    def suggestion(self, name: str) -> str:
+        """Return the command in `SUGGESTIONS` for the name, or the command for a trace; else the nearest names."""
+        if name.lower() in SUGGESTIONS:
+            return f"; use {SUGGESTIONS[name.lower()]}"
+        if Path(name).suffixes or Path(name).exists():
+            return f"; for a trace, use seer trace summary {name}"
+        return super().suggestion(name)
 
 
 @click.group(cls=TraceGroup, table="trace")

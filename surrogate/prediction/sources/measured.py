@@ -77,8 +77,8 @@ class ConfigurationSource(Source):
             key = self._key(query.values)
             terms = formula.problem(query)
             parameters = self.parameters[candidate_of_row[rows]]
-            columns = [np.broadcast_to(column, len(rows)) for column in formula.candidate(terms, parameters)[0]]
-            own = np.column_stack(columns).astype(np.float32)
+            parts = [np.broadcast_to(column, len(rows)) for column in formula.candidate(terms, parameters)[0]]
+            own = np.column_stack(parts).astype(np.float32)
             columns = np.concatenate([np.array(terms.values, dtype=np.float32), constant])
             launch = own[:, parameters.shape[1] :]
             numbers = self.numbers[candidate_of_row[rows]]

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from surrogate.features.errors import read_toml
 from surrogate.trace import events
 from surrogate.trace.events import tables
 from surrogate.trace.events.tables import Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
@@ -21,17 +22,7 @@ from surrogate.trace.events.tables import Ints, Nesting, Ranges, Trace, TraceGpu
 T = TypeVar("T")
 EventRow = tuple[object, ...]
 
-_RANGE = "ts dur name kind thread external_id sequence forward_thread shapes types inputs stack"
-_ACTIVITY = "ts dur name kind device stream process correlation"
-_TABLES = {
-    "ranges": _RANGE,
-    "frames": _RANGE,
-    "calls": "ts dur name kind thread correlation external_id",
-    "activities": f"{_ACTIVITY} external_id grid block registers shared_bytes bytes copy_kind graph_node",
-    "syncs": _ACTIVITY,
-    "allocations": "ts size device thread total",
-}
-COLUMNS = {table: tuple(columns.split()) for table, columns in _TABLES.items()}
+COLUMNS = {table: tuple(columns.split()) for table, columns in read_toml(__file__).items()}
 """Table → the columns of its raw rows, in order; ``ts`` and ``dur`` are the start and the length."""
 
 PACKED_ROWS = 20_000
