@@ -25,16 +25,7 @@ from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
 from surrogate.prediction.ranking import CandidateEvidence, Ranker
 from surrogate.prediction.results import DATASHEET, MODEL, NOTES, SIMILAR_GPU
-from surrogate.prediction.sources.datasheet import (
-    AnalyticalSource,
-    DatasheetModels,
-    KernelFunction,
-    KernelSource,
-    NotBelow,
-    ProductModels,
-    datasheet_models,
-    product_models,
-)
+from surrogate.prediction.sources import datasheet
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, FastestSource, SimilarGpus
 from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
@@ -89,8 +80,8 @@ class SettingFacts(NamedTuple):
     unmeasured_libraries: frozenset[str]
     fastest: Ranker | None = None
     is_measured_version: bool = True
-    kernel_times: KernelFunction | None = None
-    analytical: DatasheetModels | ProductModels | None = None
+    kernel_times: datasheet.KernelFunction | None = None
+    analytical: datasheet.DatasheetModels | datasheet.ProductModels | None = None
     covers_whole_setting: bool = False
 
     @property
@@ -235,7 +226,7 @@ class Resolver:
         facts = self._facts(question)
         context = _context(facts)
         if facts.kernel_times is not None:
-            ranker = _ranker(facts, context, KernelSource(context, facts.kernel_times), ("",), {"": ()})
+            ranker = _ranker(facts, context, datasheet.KernelSource(context, facts.kernel_times), ("",), {"": ()})
             reason = NOTES["as_in_networks"].format(question.setting_values[0], question.gpu)
             return replace(ranker, evidence=replace(ranker.evidence, outside=(reason,)))
         source, donors, note = _source(facts, context)
@@ -252,7 +243,7 @@ class Resolver:
         choosable: dict[LibraryCandidate, bool] = {}
         versions: list[tuple[str, str]] = []
         failures: list[InputError] = []
-        kernel_times: KernelFunction | None = None
+        kernel_times: datasheet.KernelFunction | None = None
         for name in _competing(family_model, values, similar, requested) if library is None else [library]:
             version = self._version(question, family_model, name)
             try:
@@ -351,7 +342,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
     choosable, dtype = facts.choosable, setting.by_name.get("dtype", "")
     mechanism = setting.family.tensor_core_mechanism
     if mechanism in {candidate.mechanism for candidate in choosable} - {""}:
-        analytical = datasheet_models(device, dtype, setting.by_name.get("math", ""))
+        analytical = datasheet.datasheet_models(device, dtype, setting.by_name.get("math", ""))
         if dtype not in HALF:
             return facts if facts.is_trained else facts._replace(analytical=analytical)
         described_first = sorted(choosable, key=lambda candidate: candidate.mechanism != mechanism)
@@ -363,7 +354,7 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
         }
         gpus -= {setting.gpu}
         is_new = not facts.is_trained and not gpus & {*facts.similar.donors}
-        analytical = product_models(setting, device, facts.similar.vendor | gpus) if is_new else None
+        analytical = datasheet.product_models(setting, device, facts.similar.vendor | gpus) if is_new else None
     if analytical is None:
         return facts
     is_measured = facts.is_measured and not facts.is_trained
@@ -395,7 +386,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     family_model, setting = facts.family_model, facts.setting
     note = ""
     if facts.analytical is not None and facts.covers_whole_setting:
-        source = AnalyticalSource(context, facts.analytical)
+        source = datasheet.AnalyticalSource(context, facts.analytical)
     else:
         source = model_source(context, family_model, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)
@@ -407,7 +398,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     if facts.unmeasured_libraries and dtype_math[0] == "fp32":
         source = _not_below_bf16(facts, source)
     if facts.analytical is not None and not facts.covers_whole_setting:
-        sources = source, AnalyticalSource(context, facts.analytical)
+        sources = source, datasheet.AnalyticalSource(context, facts.analytical)
         source = Mixed(context, sources, covers=np.array([~facts.covered, facts.covered]))
     is_covered = facts.is_trained or facts.analytical or any(donors)
     if not is_covered and family_model.unmeasured_gpu.ranking_source == intervals.AVERAGE_RANK:
@@ -438,7 +429,7 @@ def _not_below_bf16(facts: SettingFacts, source: Source) -> Source:
     half = _in_setting(facts, source.context, changes)
     keys = _setting_keys(half.context.setting, source.context.candidates)
     measured = np.flatnonzero([key in facts.family_model.domain.settings for key in keys])
-    return NotBelow(source.context, source, half, measured) if len(measured) else source
+    return datasheet.NotBelow(source.context, source, half, measured) if len(measured) else source
 
 
 def _in_setting(facts: SettingFacts, context: Context, changes: Mapping[str, str]) -> Source:

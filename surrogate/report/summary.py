@@ -10,18 +10,7 @@ from typing import Concatenate, ParamSpec
 
 from surrogate.report import results as stored
 from surrogate.report import tables
-from surrogate.report.results import (
-    ResultRow,
-    Results,
-    choice_rows,
-    count,
-    interval,
-    label,
-    number,
-    references,
-    time_rows,
-    values,
-)
+from surrogate.report.results import ResultRow, Results, count, interval, label, number, references, values
 from surrogate.report.tables import Cell, FactTable, Table, change, format_count, format_value, percent
 
 P = ParamSpec("P")
@@ -79,8 +68,8 @@ def _answer(results: Results) -> list[str]:
     if model is None:
         return ["No model could be evaluated on this data; the reasons are listed."]
     others = references(results)
-    choices = {row["model"]: row for row in choice_rows(results)}
-    times = {row["model"]: row for row in time_rows(results) + stored.primary_time_rows(results)}
+    choices = {row["model"]: row for row in stored.choice_rows(results)}
+    times = {row["model"]: row for row in stored.time_rows(results) + stored.primary_time_rows(results)}
     row, trees = choices.get(model, {}), others.get("trees", "")
     own = [_picks_statement(row, kind, others) for kind in ("seer", "linear", "paper")]
     tree_picks = [
@@ -210,7 +199,7 @@ def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
 @_each_family
 def choice_tables(results: Results, full: bool = True) -> list[Table]:
     """Return slowdowns and paired differences of each family's primary slice; if ``full``, hits too."""
-    primary, columns = choice_rows(results), _columns("slowdowns", *["hits"] * full)
+    primary, columns = stored.choice_rows(results), _columns("slowdowns", *["hits"] * full)
     found = [_model_table(primary, columns, "Algorithm choice", _sample(primary))] if primary else []
     return found + _differences(results, primary, "paired", "Difference in the time of the picks, %")
 
@@ -232,7 +221,7 @@ def _differences(results: Results, rows: list[ResultRow], prefix: str, title: st
 def time_tables(results: Results, full: bool = True) -> list[Table]:
     """Return time errors over all rows of each family; if ``full``, differences and other populations too."""
     names = {"all": "all rows", **(stored.TEXTS["populations"] if full else {})}
-    slices = {name: time_rows(results, population=population) for population, name in names.items()}
+    slices = {name: stored.time_rows(results, population=population) for population, name in names.items()}
     columns = _columns("errors")
     found = [
         _model_table(rows, columns, f"Time error, {name}", _sample(rows, "rows"))
@@ -249,8 +238,8 @@ def slice_tables(results: Results) -> list[Table]:
     rows, found = results["choice_rows"], []
     strata = values(rows, "stratum", stored.STRATA)
     for key, slice_values in {"stratum": [*strata, "all"] * (len(strata) > 1), "gpu": values(rows, "gpu")}.items():
-        sliced = {value: choice_rows(results, **{key: value}) for value in slice_values}
-        found += _slice_table(sliced, choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
+        sliced = {value: stored.choice_rows(results, **{key: value}) for value in slice_values}
+        found += _slice_table(sliced, stored.choice_rows(results), key, "Slowdown", "slowdown_macro", tables.ratio)
     return found
 
 
@@ -264,8 +253,8 @@ def part_tables(results: Results, full: bool = True) -> list[Table]:
     models = {row["model"] for row in rows} if full else stored.drawn_models(results)[: stored.MAX_LEARNED - 1]
     results = results | {"time_rows": [row for row in rows if row["model"] in models]}
     for key in stored.TEXTS["parts"] if full else ["algorithm"]:
-        sliced = {value: time_rows(results, **{key: value}) for value in values(rows, key, stored.STRATA)}
-        found += _slice_table(sliced, time_rows(results), key, "Median time error, %,", "median_ape", percent)
+        sliced = {value: stored.time_rows(results, **{key: value}) for value in values(rows, key, stored.STRATA)}
+        found += _slice_table(sliced, stored.time_rows(results), key, "Median time error, %,", "median_ape", percent)
     return found
 
 
