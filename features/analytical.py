@@ -179,8 +179,7 @@ class TensorCoreModel:
         width = z.c_per_group
         has_kernel = (z.groups % INTERLEAVED_GROUPS == 0) & (z.dilation_h == 1)
         has_kernel = has_kernel & np.logical_or.reduce([width == each for each in INTERLEAVED_WIDTHS])
-        is_gradient = z.is_bwd_data | z.is_bwd_filter
-        return (dtype in HALF) & is_gradient & z.is_nhwc & (z.groups > 1) & ~has_kernel
+        return (dtype in HALF) & (z.is_bwd_data | z.is_bwd_filter) & z.is_nhwc & (z.groups > 1) & ~has_kernel
 
     def streamed_us(self, op: Operator, gpu: Gpu) -> Number | None:
         """Return the time in µs of a memory-bound operator; None if the model does not cover it."""

@@ -117,8 +117,7 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
     shared: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"] or TIMEOUT_S}
-    opened = open_device(name, recording=options["recording"], engines=options["engines"], **shared)
-    with closing(opened) as device:
+    with closing(open_device(name, recording=options["recording"], engines=options["engines"], **shared)) as device:
         closed = [check for check in _check_quickly(name, device, options) if check.name == "device"]
         if closed and isinstance(device, Worker) and device.starts > LOST_STARTS:
             raise InputError(closed[0].value)  # it is lost at each start: no further one is tried

@@ -59,10 +59,9 @@ def choice_figures(
         return {}
     evaluated = EvaluationSet.of(rows.take(positions))
     own_picks = [pick_by_times(evaluated, predicted_us[positions], supported[positions])]
-    chosen = {"model": own_picks, **library_picks(evaluated)}
     return {
         str(row["stratum"]): {k: v for k, v in row.items() if k not in ("model", "gpu", "stratum", "family")}
-        for row in choice_rows(evaluated, chosen, {})
+        for row in choice_rows(evaluated, {"model": own_picks, **library_picks(evaluated)}, {})
         if row["model"] == "model" and row["gpu"] == "all"
     }
 
@@ -118,8 +117,7 @@ def held_out_gpu_coverage(
     for name in set(device) if len(set(device)) > 1 else ():
         own = device == name
         errors = held_out_gpu_errors(rows.take(~own), predicted_us[~own], setting_was_trained[scored][~own])
-        others = UnmeasuredGpuErrors(errors)
-        half_width[own] = others.half_widths(groups[own])
+        half_width[own] = UnmeasuredGpuErrors(errors).half_widths(groups[own])
     return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 
 

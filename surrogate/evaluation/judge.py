@@ -119,8 +119,7 @@ def pick_lowest_scores(candidates: CandidateRows, score: np.ndarray, allowed: np
     first = ranked[starts]
     row = np.where(np.isfinite(key[first]), first, -1)
     # 2. The next row is the second choice, if it belongs to the same problem and may be picked.
-    following = np.minimum(starts + 1, len(ranked) - 1)
-    next_row = ranked[following]
+    next_row = ranked[np.minimum(starts + 1, len(ranked) - 1)]
     has_second = (candidates.problem[next_row] == np.arange(candidates.count)) & np.isfinite(key[next_row])
     second = np.where(has_second, next_row, row)
     # 3. A problem without any score is not counted.

@@ -240,8 +240,7 @@ def without_spikes(part: GpuTimes, lines: Lines, setting: np.ndarray) -> GpuTime
         # 4. For each problem, count the candidates with a rise on two lines, and the candidates above the limit.
         _, problem = np.unique(lines.keys(setting[part.codes], part.sizes)[:, 0], return_inverse=True)
         comparable = np.bincount(problem, np.isfinite(second))
-        rising = np.bincount(problem, second > limit)
-        alone = (comparable > 1) & (rising == 1)
+        alone = (comparable > 1) & (np.bincount(problem, second > limit) == 1)
         kept = ~((second > limit) & (minimum > second / 2) & alone[problem])
         part = GpuTimes(part.codes[kept], part.sizes[kept], part.values[kept])
     return part

@@ -310,8 +310,7 @@ class Correction:
 def covariance(scales: Mapping[str, float], a: CorrectionInputs, b: CorrectionInputs) -> np.ndarray:
     """Return the covariance (rows of a, rows of b) of log corrections, without noise."""
     # 1. Squared distances of all pairs by the binomial formula: it avoids an array of (rows, rows, terms).
-    cross = a.terms @ b.terms.T
-    squares = (a.terms**2).sum(1)[:, None] + (b.terms**2).sum(1)[None, :] - 2 * cross
+    squares = (a.terms**2).sum(1)[:, None] + (b.terms**2).sum(1)[None, :] - 2 * (a.terms @ b.terms.T)
     # For equal rows, rounding can give a small negative number.
     similarity = np.exp(-0.5 * np.maximum(squares, 0.0) / scales["length"] ** 2)
     # 2. Parts for all rows of the device: an offset, a slope along every term within b's range, and a smooth part.

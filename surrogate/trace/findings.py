@@ -334,8 +334,7 @@ def _in_one_iteration(before: Timeline, after: Timeline) -> str:
     if len(gains_us) < 3 or gains_us.max() <= 0.5 * gains_us.sum():
         return ""
     label = before.graph.iterations[int(gains_us.argmax())].label
-    share = gains_us.max() / gains_us.sum()
-    return f"; {share:.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
+    return f"; {gains_us.max() / gains_us.sum():.0%} of the gain is in {label}, one of {len(gains_us)} iterations"
 
 
 def layout_transposes(case: FinderInput) -> Draft | None:

@@ -85,8 +85,7 @@ def _bursts_of_thread(
         return []
     # A burst continues over an idle time in which the main thread has no event either.
     after = np.searchsorted(main_edges, ends[:-1], "left")
-    before = np.searchsorted(main_edges, starts[1:], "right")
-    breaks = np.flatnonzero(before > after)
+    breaks = np.flatnonzero(np.searchsorted(main_edges, starts[1:], "right") > after)
     firsts = starts[np.concatenate([[0], breaks + 1])]
     lasts = ends[np.concatenate([breaks, [len(ends) - 1]])]
     result = []
@@ -212,8 +211,7 @@ def _covered(times: Ints, starts: Ints, ends: Ints) -> Mask:
 def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
     """Return the starts and ends of the ranges on a thread at which the layer changes."""
     ranges = trace.ranges
-    around = linked(layers.of_range, ranges.parent)
-    changes = (layers.of_range >= 0) & (layers.of_range != around)
+    changes = (layers.of_range >= 0) & (layers.of_range != linked(layers.of_range, ranges.parent))
     rows = np.flatnonzero((ranges.thread == thread) & changes)
     return np.concatenate([ranges.start_ns[rows], ranges.end_ns[rows]])
 

@@ -153,8 +153,7 @@ def _owners(trace: Trace) -> Ints:
     """Return for every range the row of its step, -1 for a range around steps."""
     ranges = trace.ranges
     is_wrapper, is_loader = trace.name_matches(ranges, WRAPPER.match), trace.name_matches(ranges, LOADER.match)
-    is_host_step = ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader
-    owner = enclosing(ranges, is_host_step, outermost=True)
+    owner = enclosing(ranges, ((ranges.kind == events.OPERATOR) & ~is_wrapper) | is_loader, outermost=True)
     action_ranges = trace.calls.range[np.isin(trace.calls.kind, _ACTIONS)]
     filled = with_ancestors(ranges, np.concatenate([np.flatnonzero(owner >= 0), action_ranges, ranges.parent]))
     # An empty annotation is host work without an operator, such as a module's bookkeeping.

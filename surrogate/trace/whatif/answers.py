@@ -357,8 +357,7 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     for tid, resource in enumerate(graph.resources):
         track_ids = {"pid": processes.index(resource.kind), "tid": tid}
         events.append({"ph": "M", "name": "thread_name", **track_ids, "args": {"name": resource.label}})
-    has_time = ~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)
-    for task in np.flatnonzero(has_time).tolist():
+    for task in np.flatnonzero(~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)).tolist():
         tid = int(graph.resource[task])
         resource = graph.resources[tid]
         kind = int(graph.kind[task])

@@ -210,8 +210,7 @@ def _last_launched(graph: Graph, setting: WhatIfSetting, time_ns: float) -> int:
 
 def _first_update(graph: Graph, iteration: int) -> int:
     """Return the optimizer's first device task, else the iteration's end mark."""
-    on_device = np.isin(graph.kind, DEVICE_KINDS)
-    update = np.flatnonzero(select(graph, layer=OPTIMIZER, iteration=iteration) & on_device)
+    update = np.flatnonzero(select(graph, layer=OPTIMIZER, iteration=iteration) & np.isin(graph.kind, DEVICE_KINDS))
     # zero_grad is an Optimizer range, too, and clears gradients before the backward pass computes them.
     backward = np.flatnonzero(select(graph, phase="backward", iteration=iteration))
     later = update[update > backward[-1]] if len(backward) else update
