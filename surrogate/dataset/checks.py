@@ -65,6 +65,11 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         return out
     families = families_of(out)
     _require_columns(out, families, name)
+    for column in [column for column in columns.TEXT_COLUMNS if column in out and column.endswith("dtype")]:
+        try:
+            out[column] = _mapped(out[column], partial(setting, column), None)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
     _fill_facts(out, name)
     for family in families:
         _fill_defaults(out, family, name)
@@ -77,10 +82,7 @@ def normalise(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in [column for column in columns.NUMBER_COLUMNS if column in out]:
         out[column] = columns.numbers(out[column], column, name)
     for column in [column for column in columns.TEXT_COLUMNS if column in out]:
-        try:
-            out[column] = _mapped(out[column], partial(setting, column) if column.endswith("dtype") else str, None)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
+        out[column] = _mapped(out[column], str, None)
     if "layout" in out:
         out["layout"] = out["layout"].replace(columns.LAYOUT_ALIASES)
     return out
@@ -154,6 +156,7 @@ def _fill_defaults(out: pd.DataFrame, family: Family, name: str) -> None:
         elif family.name != DEFAULT_FAMILY:
             empty = rows & (out[column].isna() | (out[column] == "")).to_numpy()
             if empty.any():
+                out[column] = out[column].astype(object)  # pandas reads an empty column of a CSV file as numbers
                 out.loc[empty, column] = default
 
 

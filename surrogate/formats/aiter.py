@@ -25,7 +25,7 @@ from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families.moe import NONGATED
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.gpu import gpu_of_architecture
-from surrogate.features.problem import ELEMENTS
+from surrogate.features.problem import ELEMENTS, setting
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Paths, ReadLimits
 from surrogate.formats.imported import Imported, check_columns, csv_table, family_rows, fastest, plural, rows_within
@@ -46,6 +46,7 @@ def read(paths: Paths, *, gpu: str | None = None, dtype: str | None = None, **li
     """
     left_out = Counter[str]()
     if dtype:
+        dtype = setting("dtype", dtype)
         check_choice("dtype", dtype, ELEMENTS)
     rows = pd.concat([_frame(Path(path), gpu, dtype, left_out, limits) for path in paths], ignore_index=True)
     notes = tuple(f"left out: {plural(count, 'row')}, {why}" for why, count in (+left_out).items())
