@@ -10,7 +10,7 @@ import click
 
 from surrogate.cli.groups import TABLE, CommandGroup
 from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
-from surrogate.features.errors import naming_options
+from surrogate.features.errors import InputError, naming_options
 
 COMMANDS = TABLE["seer"]
 """Command → its module, and its one-line help."""
@@ -44,6 +44,11 @@ def main() -> None:
                 flush_output()
         except EXPECTED as error:
             line, status = line_and_status(error)
+            if isinstance(error, InputError):
+                from surrogate.formats.recognise import explained  # only an error needs it
+
+                words = sys.argv[1:]
+                line = explained(line, words, *words[:1], " ".join(words[:2]))
             with suppress(OSError):  # standard error may be full or closed, too
                 if line:
                     click.echo(f"seer: {line}", err=True)

@@ -89,7 +89,15 @@ class Format:
             if not Path(path).is_file():
                 remedy = f"`seer import {self.name} --how` says how to get one"
                 raise InputError(f"{path}: cannot be read (no such file); {remedy}")
-        return self.reader(paths, **given)
+        try:
+            return self.reader(paths, **given)
+        except InputError as error:
+            from surrogate.formats.recognise import explained
+
+            line = explained(str(error), paths, f"import {self.name}")
+            if line == str(error):
+                raise
+            raise InputError(line) from None
 
     def how_to_get(self) -> str:
         """Return the docstring of the reader's module, which explains how to get the files."""
