@@ -142,11 +142,15 @@ def _logic(path: Path, limits: ReadLimits) -> TensileTable:
             items.append([])
         if len(items) - 1 in _ITEMS:
             items[-1].append(line)
+    if len(items) <= max(_ITEMS):
+        raise ValueError(f"a list of {len(items)} items, a table of sizes is item {max(_ITEMS) + 1}")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         parsed = [yaml.load("\n".join(items[at]), Loader=loader)[0] for at in _ITEMS]  # noqa: S506  # a safe loader
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:120]}); fetch it again") from None
+    if _leaves(parsed, {}) > sum(len(line) for at in _ITEMS for line in items[at]):
+        raise ValueError("its aliases repeat more values than it has characters")
     board, architecture, problem, order, rows = parsed
     if isinstance(architecture, dict):
         architecture = f"{architecture['Architecture']}/{architecture.get('CUCount')}"
@@ -162,6 +166,16 @@ def _logic(path: Path, limits: ReadLimits) -> TensileTable:
         names=tuple(_SIZES[str(each)] for each in order),
         rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
     )
+
+
+def _leaves(node: Any, counts: dict[int, int]) -> int:
+    """Return the number of values in a nested list, in which aliases repeat; ``counts`` is of the nodes by identity."""
+    if not isinstance(node, dict | list):
+        return 1
+    if id(node) not in counts:
+        counts[id(node)] = 0  # a node may hold itself
+        counts[id(node)] = sum(_leaves(each, counts) for each in (node.values() if isinstance(node, dict) else node))
+    return counts[id(node)]
 
 
 def _unpacked(path: Path, limits: ReadLimits) -> Iterator[TensileTable]:

@@ -25,6 +25,7 @@ from surrogate.formats.imported import Imported
 from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, readable, tuned
 
 ENDING = ".autotune.json"
+MAX_KEYS = 64
 _FAILED = "no time: the configuration did not compile, or exceeds a limit of the GPU"
 _DTYPE = re.compile(r"(torch\.)?(u?int|b?float|bool|complex|fp)\w*")
 
@@ -87,6 +88,8 @@ def _tuning(path: Path, limits: ReadLimits) -> _Tuning:
     timings = []
     with readable(path, f"give NAME{ENDING} of Triton's cache"):
         content = json.loads(read_bytes(path, **limits))
+        if not isinstance(content["key"], list) or len(content["key"]) > MAX_KEYS:
+            raise ValueError(f"its key is no list of at most {MAX_KEYS} values")
         key = [*map(str, content["key"])]
         for configuration, timing in content["configs_timings"]:
             own = {name: value for name, value in configuration.items() if name not in ("kwargs", "pre_hook")}
