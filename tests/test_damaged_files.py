@@ -2,8 +2,9 @@
 
 import gzip
 import io
+import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,10 +17,11 @@ from surrogate import bundled
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import registry
 from surrogate.formats import FORMATS
+from surrogate.formats.recognise import recognised
 from tests.damage import ODD, damaged_bytes, damaged_json, write
 
-DAMAGED_FILES = 12
-"""Number of damaged files for each reader; the number seeds the damage, so that a failure can be repeated."""
+DAMAGED_FILES = [8, pytest.param(1000, marks=pytest.mark.slow)]
+"""Numbers of damaged files for each reader; the number seeds the damage, so that a failure can be repeated."""
 Files = dict[str, bytes]
 """Name → content; the reader gets the first file."""
 SAMPLES = Path(__file__).parent / "formats" / "samples"
@@ -43,6 +45,22 @@ def wheel(folder: Path) -> Files:
 def t1_and_cache(folder: Path) -> Files:
     files = {"T1.json": "convolution_milo.T1.json", "cache.json": "convolution_milo_A4000.cache.json"}
     return {name: (SAMPLES / sample).read_bytes() for name, sample in files.items()}
+
+
+def workbook(folder: Path) -> Files:
+    """Return one of SEER's workbooks with one measured convolution."""
+    problem = ["batch_size", "in_chan", "in_wid", "out_chan", "out_wid", "ker_wid", "stride", "padding"]
+    columns = [*problem, *"0123456789"]
+    sheet = pd.DataFrame([[128, 64, 56, 128, 54, 3, 1, 0, 0, 5.5, 2.5e8, 1.2e6, 3.4e5, 240, 46656, 195, 9, 3]])
+    with pd.ExcelWriter(folder / "good.xlsx") as file:
+        sheet.to_excel(file, sheet_name="train", header=columns, index=False)
+    return {"algo0_32x32.xlsx": (folder / "good.xlsx").read_bytes()}
+
+
+def tensile_library(folder: Path) -> Files:
+    import msgpack
+
+    return {"a.dat": msgpack.packb(json.loads((SAMPLES / "tensile_library.json").read_bytes()))}
 
 
 def onnx_graph(folder: Path) -> Files:
@@ -81,26 +99,26 @@ def sample(name: str, read: Callable[[Path], object], file: str) -> Reader:
     return Reader(name, lambda folder: {file: (SAMPLES / file).read_bytes()}, read)
 
 
+def _samples_of_formats() -> Iterator[Reader]:
+    """Yield a reader of each sample of each format; the samples that need more are made above."""
+    for path in sorted(SAMPLES.iterdir()):
+        kind = recognised(path)
+        for name in FORMATS if kind and path.name not in ("convolution_milo.T1.json", "tensile_library.json") else ():
+            if f"import {name}" in kind.readers:
+                needs = {"gpu": "7900xtx", "dtype": "bf16"}
+                options = {option: value for option, value in needs.items() if option in FORMATS[name].parameters}
+                yield sample(f"import {path.name}", importer_of(name, **options), path.name)
+
+
 LISTS = ("problems.txt", "problems.csv", "problems.jsonl", "test-set-ii.txt")
 READERS = (
     *(sample(name, reader_of("surrogate.dataset.problem_list", "read_list"), name) for name in LISTS),
     sample("gpus", lambda path: registry().with_file(path), "gpus.toml"),
-    sample("import nvprof", importer_of("nvprof"), "nvprof_trace.csv"),
-    sample("import ncu", importer_of("ncu"), "ncu_raw.csv"),
-    sample("import miopen", importer_of("miopen", gpu="mi210"), "miopen.txt"),
-    sample("import lin-csv", importer_of("lin-csv", gpu="v100"), "lin.csv"),
-    sample("import cudnn-scope", importer_of("cudnn-scope"), "cudnn_scope.json"),
-    sample("import kernel-tuner", importer_of("kernel-tuner"), "convolution_milo_A4000.cache.json"),
-    sample("import T4", importer_of("kernel-tuner", gpu="a4000"), "convolution_milo_A4000.T4.json"),
-    sample("import KTT", importer_of("kernel-tuner"), "ktt_own.json"),
-    sample("import KTT's T4", importer_of("kernel-tuner", gpu="t4"), "ktt_T4.json"),
-    sample("import list", importer_of("kernel-tuner", gpu="t4"), "kt_plain_list.json"),
-    sample("import tunableop", importer_of("tunableop", gpu="7900xtx"), "tunableop_results0.csv"),
-    sample("import cutlass", importer_of("cutlass", gpu="t4"), "cutlass_profiler.csv"),
     Reader("import T1", t1_and_cache, read_t1_and_cache),
-    sample("import triton", importer_of("triton", gpu="h100"), "triton.autotune.json"),
-    sample("import inductor", importer_of("inductor", gpu="h100"), "inductor.json"),
     Reader("import aiconfigurator", wheel, importer_of("aiconfigurator", family="gemm")),
+    Reader("import seer-xls", workbook, importer_of("seer-xls", gpu="titan-xp"), needs="openpyxl"),
+    Reader("import tensile library", tensile_library, importer_of("tensile"), needs="msgpack"),
+    *_samples_of_formats(),
     sample("settings", reader_of("surrogate.evaluation.hyperparameter_study", "read_settings"), "settings.json"),
     sample("overheads", reader_of("surrogate.trace.iteration.overheads", "load_overheads"), "overheads.json"),
     sample("trace", read_profile, "kineto.json"),
@@ -159,11 +177,11 @@ def is_refused(read: Callable[[Path], object], files: Files, folder: Path) -> bo
     return False
 
 
-def try_damage(name: str, read: Callable[[Path], object], good: Files, folder: Path) -> None:
+def try_damage(name: str, read: Callable[[Path], object], good: Files, folder: Path, count: int = 12) -> None:
     """Assert that valid files are read, some damaged ones are refused, and none ends in a traceback."""
     assert not is_refused(read, good, folder / "good")
     refused = 0
-    for number in range(DAMAGED_FILES):
+    for number in range(count):
         random = Random(f"{name} {number}")
         victim = random.choice(list(good))
         files = {**good, victim: damaged(good[victim], random)}
@@ -171,12 +189,19 @@ def try_damage(name: str, read: Callable[[Path], object], good: Files, folder: P
     assert refused
 
 
+def test_every_format_has_a_sample() -> None:
+    kinds = [recognised(path) for path in SAMPLES.iterdir()]
+    sampled = {reader for kind in kinds if kind for reader in kind.readers} | {reader.name for reader in READERS}
+    assert [name for name in FORMATS if f"import {name}" not in sampled] == []
+
+
+@pytest.mark.parametrize("count", DAMAGED_FILES)
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(reader: Reader, tmp_path: Path) -> None:
+def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(reader: Reader, count: int, tmp_path: Path) -> None:
     if reader.needs:
         pytest.importorskip(reader.needs)
     (tmp_path / "sample").mkdir()
-    try_damage(reader.name, reader.read, reader.sample(tmp_path / "sample"), tmp_path)
+    try_damage(reader.name, reader.read, reader.sample(tmp_path / "sample"), tmp_path, count)
 
 
 @pytest.mark.parametrize("module", ["surrogate.dataset.store:read_dataset", "surrogate.dataset.problem_list:read_list"])
