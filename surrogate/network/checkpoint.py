@@ -68,8 +68,8 @@ class ModuleNames:
 
 
 def _in_text_model(name: str) -> str:
-    """Return a name without the prefix that multimodal models add to their language model."""
-    return name.replace("language_model.", "", 1)
+    """Return a name without the prefix of multimodal models, and with layers under ``model``, not ``backbone``."""
+    return name.replace("language_model.", "", 1).replace("backbone.layers", "model.layers", 1)
 
 
 def _expression(text: str) -> str:
@@ -179,8 +179,8 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
     A quantisation that cannot be timed raises an error only when `Checkpoint.product_dtype` is called. Raises
     `InputError` if the KV cache's type is unknown, or if Model Optimizer's file is damaged.
     """
-    model_type = str(config.get("model_type"))
     text = _object(config.get("text_config"))
+    model_type = str(text.get("model_type", config.get("model_type"))).removesuffix("_text")
     keys = ("quantization_config", "compression_config", "quantization")
     own = next((each[key] for each in (config, text) for key in keys if each.get(key)), None)
     quant = own or _model_optimizer_config(path)

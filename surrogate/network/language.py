@@ -1,7 +1,7 @@
 """Describe the decoder of a language model, and check how it is spread over GPUs.
 
 There are dense decoders, mixtures of experts, decoders with DeepSeek's multi-head latent attention (MLA, also sparse),
-and decoders with mostly gated delta nets. `language_config` reads them.
+and hybrids, whose other layers have a state instead of attention (`language_mixers`). `language_config` reads them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import QUANTISED
 from surrogate.network.checkpoint import Checkpoint, ModuleNames
+from surrogate.network.language_mixers import Mixer
 
 ROUTING = "power_law_1.01"
 """The default distribution of tokens over experts: nearly even, but some experts have no tokens. It is the flattest
@@ -30,7 +31,7 @@ class DecoderFamily:
     experts: str = ""
     latent: bool = False
     sparse: bool = False
-    delta_nets: bool = False
+    mixer: str = ""
     local: int = 0
     switched_window: bool = False
     query_norm: str = ""
@@ -60,16 +61,6 @@ BIASES = {"attention_bias": ALL_BIASES[:2], "mlp_bias": ALL_BIASES[2:], "use_bia
 """Field of a configuration → products that have a bias if it is true. Source: transformers, ``modeling_llama.py``."""
 
 
-class DeltaNetHeads(NamedTuple):
-    """The numbers of key and value heads of a gated delta net, their widths, and the taps of its short convolution."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    taps: int
-
-
 class AttentionHeads(NamedTuple):
     """The heads of a layer's attention.
 
@@ -90,7 +81,7 @@ class LayerKind(NamedTuple):
     """The properties that decide a layer's kernels.
 
     ``heads`` is None for a layer without attention, ``window`` is the attention window (0: none), and ``inter`` is the
-    width of an MLP (0: none). ``routes`` is True for a mixture of experts, and ``is_delta_net`` for a gated delta net.
+    width of an MLP (0: none). ``routes`` is True for a mixture of experts, and ``mixes`` for the decoder's mixer.
     With sparse attention, ``indexer`` is "full", or "shared" for a layer that uses the positions of an earlier layer.
     ``same_as`` is the number of the first layer with the same arithmetic.
     """
@@ -99,7 +90,7 @@ class LayerKind(NamedTuple):
     window: int = 0
     inter: int = 0
     routes: bool = False
-    is_delta_net: bool = False
+    mixes: bool = False
     indexer: str = ""
     same_as: int = 0
 
@@ -137,7 +128,10 @@ class Decoder:
     index_topk: int = 0
     """Heads and their width in the indexer of sparse attention, and the number of positions that it selects."""
     query_rank: int = 0
-    delta_net: DeltaNetHeads | None = None
+    mixer: Mixer | None = None
+    """The mixer with a state, in a hybrid."""
+    expert_hidden: int = 0
+    """Width of the experts' input, if two products change it."""
     positions: int = 0
     """Maximum tokens of a request; 0 if the file does not have it."""
     rotates: bool = True
@@ -219,8 +213,8 @@ class Deployment:
     def check(self, decoder: Decoder) -> None:
         """Raise `InputError` if the model cannot be divided in this way."""
         of_layers = {(kind.heads.queries, "heads") for kind in decoder.layers if kind.heads}
-        delta_net_heads = {(net.value_heads, "heads of linear attention") for net in [decoder.delta_net] if net}
-        for heads, kind in sorted(of_layers) + sorted(delta_net_heads):
+        of_mixer = {(mixer.heads, f"heads of {mixer.name}") for mixer in [decoder.mixer] if mixer}
+        for heads, kind in sorted(of_layers) + sorted(of_mixer):
             if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
                 raise InputError(
                     f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
@@ -272,9 +266,9 @@ def arithmetic_of(decoder: Decoder, dtype: str | None) -> tuple[Checkpoint, tupl
 
 def _quantised_products(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
     """Yield the names of a layer's products that a checkpoint may quantise."""
-    if kind.is_delta_net:
-        yield from ("in_proj", "out_proj")
-    elif kind.heads and not decoder.family.latent:
+    if kind.mixes and decoder.mixer:
+        yield from (name for name, *_ in decoder.mixer.products(1, decoder.hidden))
+    if kind.heads and not decoder.family.latent:
         yield from ("qkv_proj", "o_proj")
     elif kind.heads:
         yield from ("qkv_a_proj", "q_b_proj") if decoder.query_rank else ("q_proj", "kv_a_proj")

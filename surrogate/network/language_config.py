@@ -18,15 +18,8 @@ from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
 from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
 from surrogate.features.families.attention import LATENT, ROPE, TRITON
 from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
-from surrogate.network.language import (
-    BIASES,
-    FAMILIES,
-    AttentionHeads,
-    Decoder,
-    DecoderFamily,
-    DeltaNetHeads,
-    LayerKind,
-)
+from surrogate.network.language import BIASES, FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
+from surrogate.network.language_mixers import BOTH, MIXER, MIXER_NOTE, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
 
 MAX_LAYERS = 1000
 NAME_CUTOFF = 0.75
@@ -113,6 +106,9 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         near = _nearest_family(path, kind, given)
         family, notes = FAMILIES[near], [f"model_type {kind!r} is unknown; it is read as {near}, whose fields it has"]
     fields = _Fields(path, {**family.defaults, **given})
+    if family.mixer:
+        fields = fields.with_values(hybrid_values(fields, family.mixer, MAX_LAYERS))
+        notes.append(MIXER_NOTE)
     try:
         decoder = _decoder(fields, family, kind, raw_config)
     except InputError as error:
@@ -200,12 +196,13 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         tied=bool(fields.get("tie_word_embeddings")),
         family=_family_of(fields, family),
         query_rank=fields.optional("q_lora_rank") if family.latent else 0,
-        delta_net=_delta_net_heads(fields) if family.delta_nets else None,
+        mixer=_mixer(fields, family.mixer) if family.mixer else None,
+        expert_hidden=fields.optional("moe_latent_size"),
         **experts,
         **{field: fields.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
         **_index_sizes(fields) if family.sparse else {},
         positions=positions,
-        rotates=bool(fields.config.get("rope", True)),
+        rotates=bool(fields.config.get("rope", True)) and fields.get("position_embedding_type") in (None, "rope"),
         learned_positions=fields.optional("learned_positions") or family.learned_positions * positions,
         layer_inputs=fields.optional("hidden_size_per_layer_input"),
         layer_vocabulary=fields.optional("vocab_size_per_layer_input"),
@@ -250,21 +247,23 @@ def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping
     windows = _windows(fields, family, count)
     routes = _routed_layers(fields, count) if experts else [False] * count
     indexers = _indexers(fields, count) if family.sparse else [""] * count
-    delta_nets = _delta_net_layers(fields, count) if family.delta_nets else [False] * count
+    words = fields.listed("layer_types", count) if family.mixer else [""] * count
+    is_single = any(word in MLP_KINDS for word in words)
     shared_from = count - fields.optional("num_kv_shared_layers")
     for layer in range(count):
         own = fields.with_values(_own_values(fields, layer, count, is_local=windows[layer] > 0 or not any(windows)))
         projected = 0 if layer >= shared_from else 2 - bool(own.get("attention_k_eq_v") and not windows[layer])
-        inter = 0
-        if own.config.get("intermediate_size") != 0 and (not routes[layer] or family.dense_beside):
+        inter, word = 0, words[layer]
+        has_mlp = word in MLP_KINDS or not is_single
+        if has_mlp and own.config.get("intermediate_size") != 0 and (not routes[layer] or family.dense_beside):
             inter = _dense_inter(own, family, experts.get("expert_inter", 0))
             inter *= 2 if own.get("use_double_wide_mlp") and not projected else 1
         yield LayerKind(
-            heads=None if delta_nets[layer] else _heads(own, family, projected),
+            heads=None if word in (MIXER, *MLP_KINDS) else _heads(own, family, projected),
             window=windows[layer],
             inter=inter,
-            routes=routes[layer],
-            is_delta_net=delta_nets[layer],
+            routes=routes[layer] and has_mlp,
+            mixes=word in (MIXER, BOTH),
             indexer=indexers[layer],
         )
 
@@ -323,8 +322,7 @@ def _heads(own: _Fields, family: DecoderFamily, projected: int) -> AttentionHead
             f"{own.path}: num_key_value_heads is {groups}; give a divisor of num_attention_heads, {queries}"
         )
     dim = own.optional("head_dim") or own.required("hidden_size") // queries
-    gated = own.get("attention_output_gate") or family.delta_nets
-    gates = dim if gated else int(family.head_gate)
+    gates = dim if own.get("attention_output_gate") else int(family.head_gate)
     return AttentionHeads(queries, groups, dim, own.optional("v_head_dim") or dim, projected, gates)
 
 
@@ -474,19 +472,12 @@ def _dense_inter(fields: _Fields, family: DecoderFamily, own_inter: int) -> int:
     return inter or family.mlp_ratio * fields.required("hidden_size") or fields.required("intermediate_size")
 
 
-def _delta_net_heads(fields: _Fields) -> DeltaNetHeads:
-    """Return the heads of a gated delta net."""
-    names = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim", "conv_kernel_dim")
-    return DeltaNetHeads(*(fields.required(f"linear_{name}") for name in names))
-
-
-def _delta_net_layers(fields: _Fields, count: int) -> list[bool]:
-    """Return which layers are delta nets: by ``layer_types``, else all but every ``full_attention_interval``-th."""
-    interval = fields.optional("full_attention_interval")
-    if kinds := fields.listed("layer_types", count):
-        return [kind == "linear_attention" for kind in kinds]
-    interval = interval or fields.required("full_attention_interval")
-    return [(layer + 1) % interval != 0 for layer in range(count)]
+def _mixer(fields: _Fields, name: str) -> Mixer:
+    """Return a hybrid's mixer; the file may select a variant of the family's."""
+    name += " with full gates" * bool(fields.get("linear_use_full_rank_gate"))
+    sizes = {size: fields.required(*names) for size, names in MIXERS[name].sizes.items()}
+    stored = [TYPES.get(str(fields.get(each)), "") for each in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")]
+    return Mixer(name, **sizes, state_dtype=next(filter(None, stored), STATE))
 
 
 def _family_of(fields: _Fields, family: DecoderFamily) -> DecoderFamily:

@@ -2,8 +2,7 @@
 
 Sources: the kernels are the ones that vLLM and SGLang launch. One product computes query, key and value, and one
 computes gate and up. The residual is fused with the norm; quantisation is fused with the norm or the activation that
-writes the values. Sums over GPUs follow each half of a layer: Shoeybi et al., "Megatron-LM" (2019). Gated delta
-nets follow Yang et al., "Gated Delta Networks" (2024).
+writes the values. Sums over GPUs follow each half of a layer: Shoeybi et al., "Megatron-LM" (2019).
 """
 
 from collections import Counter
@@ -19,13 +18,14 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 from surrogate.features.families.attention import LATENT, NOPE, ROPE, VALUE, Attention, AttentionOperator, Mla
 from surrogate.features.families.gemm import Bmm, Gemm
-from surrogate.features.families.moe import Moe
+from surrogate.features.families.moe import NONGATED, Moe
 from surrogate.features.families.rowwise import Quantise
 from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy, ReduceScatter, Transfer
 from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.checkpoint import Checkpoint
-from surrogate.network.language import AttentionHeads, Decoder, DeltaNetHeads, Deployment, LayerKind, arithmetic_of
+from surrogate.network.language import AttentionHeads, Decoder, Deployment, LayerKind, arithmetic_of
 from surrogate.network.language_config import read_decoder
+from surrogate.network.language_mixers import Mixer
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.operators import elementwise, streamed
@@ -39,12 +39,6 @@ STEPS_DIFFER = (
     f" measured servers; `seer network` uses one framework's kernels (--library) with gaps of {GAP_US:g} µs, so its"
     " steps are longer"
 )
-STATE = "fp32"
-"""Element type of a delta net's state."""
-CHUNK = 64
-"""Positions that a delta net's prompt kernels process at once."""
-
-
 PRODUCTS, EXPERTS, ATTENTION = "products", "experts", "attention"
 COMMUNICATION, OTHERS = "communication", "small kernels"
 PARTS = (PRODUCTS, EXPERTS, ATTENTION, COMMUNICATION, OTHERS)
@@ -191,11 +185,8 @@ class Step:
         itemsize = ELEMENTS[self.kv_dtype or self.dtype].activation_bytes
         for kind, layers in Counter(self.layers).items():
             for count, _, context in self.groups:
-                if kind.is_delta_net and d.delta_net:
-                    heads = ceil_div(d.delta_net.value_heads, self.deployment.tensor_parallel)
-                    state = heads * d.delta_net.key_dim * d.delta_net.value_dim * ELEMENTS[STATE].activation_bytes
-                    total += layers * count * state
-                    continue
+                if kind.mixes and d.mixer:
+                    total += layers * count * d.mixer.state_bytes(self.deployment.tensor_parallel, self.dtype)
                 if kind.heads is None or not kind.heads.projected:
                     continue
                 kept = min(context, kind.window or context)
@@ -230,14 +221,16 @@ class Step:
         yield from [StepKernel("send", send)] * (self.deployment.pipeline_parallel - 1)
 
     def layer(self, kind: LayerKind) -> Iterator[StepKernel]:
-        """Yield a layer: attention or a gated delta net, then the MLP or the experts, each with its sum over GPUs."""
+        """Yield a layer: attention, a mixer or both, then the MLP or the experts, each with its sum over GPUs."""
         d = self.decoder
         post = [self.norm()] * d.family.post_norms
-        if kind.is_delta_net and d.delta_net:
-            yield from (self.norm(), *self.delta_net(d.delta_net, kind), *self.all_reduced(), *post)
-        elif kind.heads:  # a parallel MLP has the same input, and one sum with attention
-            summed = [] if d.family.parallel else self.all_reduced()
-            yield from (self.norm(), *self.attention(kind), *summed, *post)
+        if kind.mixes or kind.heads:
+            yield self.norm()
+        if kind.mixes and d.mixer:
+            yield from (*self.mixer(d.mixer, kind), *self.all_reduced())
+        if kind.heads:  # a parallel MLP has the same input, and one sum with attention
+            yield from (*self.attention(kind), *([] if d.family.parallel else self.all_reduced()))
+        yield from post if kind.mixes or kind.heads else ()
         if kind.inter or kind.routes:
             yield from [self.norm()] * (not d.family.parallel)
         if kind.inter:
@@ -313,8 +306,12 @@ class Step:
             )
             yield self.attention_kernel(Attention, seen, sizes)
         outputs = heads * of_layer.value_dim
-        yield from [StepKernel("gate", self.streamed_kernel("gate", 2 * outputs, outputs))] * (of_layer.gates > 0)
+        yield from self.gate("gate", outputs, of_layer.gates > 0)
         yield from self.product("o_proj", outputs, d.hidden, layer=kind.same_as, fused=False)
+
+    def gate(self, name: str, width: int, passes: int) -> Iterator[StepKernel]:
+        """Yield passes that multiply a result of ``width`` values per token by a gate."""
+        yield from [StepKernel(name, self.streamed_kernel(name, 2 * width, width))] * passes
 
     def rope(self, queries: int, keys: int) -> StepKernel:
         """Return the rotation of queries and keys, which also writes keys and values into the cache."""
@@ -336,7 +333,8 @@ class Step:
         else:
             yield from product("q_proj", d.hidden, queries)
             yield from product("kv_a_proj", d.hidden, LATENT + ROPE)
-        yield StepKernel("rope", self.streamed_kernel("rope", queries + LATENT + ROPE, queries + LATENT + ROPE))
+        rotated = queries * d.rotates + LATENT + ROPE  # the pass also writes the cache
+        yield StepKernel("rope", self.streamed_kernel("rope", rotated, rotated))
         yield from self.index_kernels(kind)
         is_measured = (d.nope_dim, d.value_dim) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
         for group in self.groups:
@@ -351,6 +349,9 @@ class Step:
             seen = group._replace(context=min(context, d.index_topk if kind.indexer else context))
             yield self.attention_kernel(Mla, seen, {"heads": heads})
             yield self.head_product("absorbed_values", heads, d.value_dim, LATENT, count)
+        if kind.heads and kind.heads.gates:
+            yield from product("g_proj", d.hidden, heads * d.value_dim)
+            yield from self.gate("gate", heads * d.value_dim, 1)
         yield from product("o_proj", heads * d.value_dim, d.hidden, fused=False)
 
     def attention_kernel(self, kind: type[AttentionOperator], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
@@ -381,27 +382,24 @@ class Step:
         yield StepKernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
         yield StepKernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
 
-    def delta_net(self, heads: DeltaNetHeads, kind: LayerKind) -> Iterator[StepKernel]:
-        """Yield a gated delta net: a short convolution, then an update of the state, a matrix per head.
+    def mixer(self, mixer: Mixer, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield a mixer: its products, the short convolution, the scan, and gates of the result.
 
-        A decoded token reads and writes each request's state. A prompt does this once per `CHUNK` positions. It also
-        moves 7 rows of values per token: queries, keys, values, their products and the state's updates.
+        GPUs add up a product of inner values at once, unless it is the last one.
         """
-        share = self.deployment.tensor_parallel
-        value_heads, key_heads = heads.value_heads // share, ceil_div(heads.key_heads, share)
-        keys, values = key_heads * heads.key_dim, value_heads * heads.value_dim
-        yield from self.product("in_proj", self.decoder.hidden, 2 * keys + 2 * values, layer=kind.same_as)
-        yield from self.product("gates", self.decoder.hidden, 2 * value_heads, layer=None)
-        mixed = 2 * keys + values
-        convolution = self.streamed_kernel("convolution", mixed * heads.taps // 2, mixed)
-        yield StepKernel("convolution", convolution, mixed * heads.taps)
-        matrix = heads.key_dim * heads.value_dim * value_heads
+        gpus, hidden = self.deployment.tensor_parallel, self.decoder.hidden
+        weights, products = mixer.weights(gpus), mixer.products(gpus, hidden)
+        values = products[-1][1]
+        for name, inputs, outputs in products[:-1]:
+            yield from self.product(name, inputs, outputs, layer=kind.same_as)
+            if inputs == values and gpus > 1:
+                yield self.collective("mixer_sum", AllReduce, self.tokens * outputs, gpus)
         for count, new, _ in self.groups:
-            states = count * ceil_div(new, CHUNK) * matrix
-            rows = (count * new, mixed if new == 1 else 7 * values)
-            yield StepKernel("delta", streamed("delta", [(states,), rows], [(states,), (count * new, values)], STATE))
-        yield StepKernel("norm", self.streamed_kernel("gated_norm", 2 * values, values))
-        yield from self.product("out_proj", values, self.decoder.hidden, layer=kind.same_as)
+            for name, problem in mixer.kernels(count, new, gpus, self.dtype):
+                yield StepKernel(name, problem, weights)
+                weights = 0  # counted once
+        yield from self.gate("gated_norm", values, mixer.row.gates)
+        yield from self.product("out_proj", values, hidden, layer=kind.same_as)
 
     def dense(self, prefix: str, inter: int, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield an MLP: gate and up in one product, activation, down."""
@@ -420,12 +418,15 @@ class Step:
         """Yield the experts; with several attention groups, their tokens are gathered before and scattered after."""
         d, deployment = self.decoder, self.deployment
         yield from self.product("router", d.hidden, d.experts, layer=None)
+        hidden = d.expert_hidden or d.hidden
+        if d.expert_hidden:
+            yield from self.product("latent_in_proj", d.hidden, hidden, layer=kind.same_as)
         elements = self.tokens * deployment.data_parallel * d.hidden
         if deployment.data_parallel > 1:
             yield self.collective("gather", AllGather, elements, deployment.ranks)
         problem = Moe(
             tokens=self.tokens * deployment.data_parallel,
-            hidden=d.hidden,
+            hidden=hidden,
             inter=d.expert_inter,
             topk=d.topk,
             experts=d.experts,
@@ -433,9 +434,12 @@ class Step:
             expert_parallel=deployment.expert_parallel,
             dtype=self.checkpoint.product_dtype("experts", kind.same_as),
             routing=deployment.routing,
+            variant="" if d.family.gated else NONGATED,
         )
-        own = problem.local_experts * problem.matrices * d.hidden * problem.width
+        own = problem.local_experts * problem.matrices * hidden * problem.width
         yield StepKernel("experts", problem, own)
+        if d.expert_hidden:
+            yield from self.product("latent_out_proj", hidden, d.hidden, layer=kind.same_as)
         if d.shared_inter:
             yield from self.dense("shared.", d.shared_inter, kind)
         if deployment.data_parallel > 1:

@@ -108,7 +108,7 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
         raise InputError(f"{path}: --{option.replace('_', '-')} does not apply to training; leave it out")
     kinds = {(kind.heads, 0 if kind.routes else kind.inter) for kind in decoder.layers}
     parts = {
-        "a gated delta net": decoder.delta_net,
+        decoder.mixer.name if decoder.mixer else "": decoder.mixer,
         "latent attention (MLA)": decoder.family.latent,
         "sparse attention": decoder.index_topk,
         "attention with gates": any(heads and heads.gates for heads, _ in kinds),
