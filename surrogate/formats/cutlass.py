@@ -25,7 +25,7 @@ from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, tuned
 
 _NAMES: dict[str, Any] = read_toml(__file__)
 """Columns of the profiler. The TOML file of this module explains them."""
@@ -36,7 +36,6 @@ _OTHERS = {*_NAMES["sizes"], *_NAMES["settings"], *_NAMES["ignored"], *_OPERANDS
 """Columns that are no parameters."""
 _BITS = re.compile(r"[bt]?[fsu](\d+):|f?e(\d)m(\d):")
 """A real type: its bits, or those of its exponent and its fraction."""
-_TIME = re.compile(r"\d*\.?\d+(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _NAME = re.compile(r"[a-z_]\w*", re.ASCII)
 _Row = dict[str, str]
 """Column → text. Columns other than operands are in lower case."""
@@ -57,7 +56,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
         element = next(filter(None, map(row.get, _OPERANDS)), "unknown").partition(":")[0]
         problem = {"gpu": gpu, "origin": path.name, "dtype": _NAMES["types"].get(element, element)}
         problem |= {setting: row.get(setting) or "none" for setting in settings}
-        problem |= {size: checked_int(str(path), size, _value(row.get(size) or "1"), 0) for size in sizes}
+        problem |= {size: checked_int(str(path), size, number(row.get(size) or "1"), 0) for size in sizes}
         outcomes += _outcome(problem, row, left_out)
     notes = [f"left out: {plural(count, 'row')}, {why}" for why, count in left_out.items()]
     described = TunedKernel(kernel, sizes, ["dtype", *settings], formulas=_formulas(chosen[0][1], sizes))
@@ -96,24 +95,19 @@ def _kernel(row: _Row) -> str:
     return "_".join(filter(None, ("cutlass", *parts)))
 
 
-def _value(text: str) -> Any:
-    """Return a cell as a whole number, or as text. An empty cell is None."""
-    return int(text) if re.fullmatch(r"-?[0-9]{1,15}", text) else text or None
-
-
 def _outcome(problem: dict[str, Any], row: _Row, left_out: Counter[str]) -> Iterator[TunedRow]:
     """Yield the outcome of a row, unless it was not profiled. Another provider's row has no configuration."""
     provider = row.get("provider", "cutlass").lower()
     is_own = provider == "cutlass"
     problem |= {"library": provider, "algorithm": None if is_own else provider}
     names = [name for name in row if is_own and name not in _OTHERS and _NAME.fullmatch(name)]
-    time_ms = float(row["runtime"]) if _TIME.fullmatch(row["runtime"]) else 0.0
+    time_ms = number(row["runtime"])
     status, disposition = row["status"].lower(), row.get("disposition", "").lower()
     failure = status if status != "success" else disposition if disposition in _NAMES["failed"] else ""
     if not failure and not is_time(time_ms):
         left_out["they were not profiled"] += 1
         return
-    made, configuration = outcome(problem, {name: _value(row[name]) for name in names}, failure or time_ms)
+    made, configuration = outcome(problem, {name: number(row[name] or None) for name in names}, failure or time_ms)
     if failure in _NAMES["not_supported"]:
         made["status"] = "not_supported"
     yield made, configuration
@@ -127,4 +121,6 @@ def _formulas(row: _Row, sizes: list[str]) -> dict[str, str]:
     words = {"batch": "batch_count" if "batch_count" in sizes else "1"}
     for name, found in zip("abc", filter(None, bits), strict=True):
         words[name] = f"{(int(found[1]) if found[1] else 1 + int(found[2]) + int(found[3])) / 8:g}"
-    return {cost: formula.format(**words) for cost, formula in _NAMES["formulas"].items()}
+    filled = {name for name, cell in row.items() if cell}
+    formulas = {cost: formula.format(**words) for cost, formula in _NAMES["formulas"].items()}
+    return {cost: text for cost, text in formulas.items() if filled.issuperset(re.findall(r"[a-z]+_\w+", text))}

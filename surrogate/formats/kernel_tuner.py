@@ -26,7 +26,7 @@ from surrogate.features.errors import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, readable, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
 _UNIT = re.compile(r"\s*(?:(n|nano)|(u|µ|μ|micro)|(m|mill?i))?s(?:ec(?:ond)?s?)?\s*", re.IGNORECASE)
@@ -36,7 +36,6 @@ _MAX_RATIO = 10.0
 """Maximum ratio of a time to its longest run. If units contradict each other, the ratio is 1,000 or more."""
 _TIME = re.compile(r"^time$|duration$", re.IGNORECASE)
 """Names of a measured time in T4, if no objective is a time."""
-_NUMBER = re.compile(r"-?\d{1,15}|(-?\d*\.\d+)", re.ASCII)
 _RESULT = re.compile(
     r"times?|timestamp|\w+_time|\w*objectives?|g?flops?|bandwidth|energy|power|temperature|(core|mem)_freq"
     r"|(ps|pwr|nvml|nvidia|pmt|ncu|tegra)_(?!gr_clock|mem_clock|pwr_limit)\w*|\w*\W.*|__\w+",
@@ -183,7 +182,7 @@ def _results(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[
             if runs and is_time(time_ms) and not min(runs) / _MAX_RATIO < time_ms < max(runs) * _MAX_RATIO:
                 found = f"the unit {unit} gives a time of {time_ms:g} ms, {stated or unit} gives runs of {runs[0]:g} ms"
                 raise InputError(f"{path}: {found}; correct the wrong unit")
-        configuration = {name: _number(value) for name, value in result["configuration"].items()}
+        configuration = {name: number(value) for name, value in result["configuration"].items()}
         yield str(content.get("kernel_name", "")), configuration, time_ms, runs
     notes += [f"{path.name}: the file states no unit of time; its times are read as ms"] * is_unstated
 
@@ -194,12 +193,6 @@ def _time(result: dict[str, Any]) -> dict[str, Any]:
     given = [name for name in result.get("objectives") or () if name in measured]
     times = [name for name in given if "time" in name.lower() or _UNIT.fullmatch(str(measured[name].get("unit")))]
     return next((measured[name] for name in (*times, *filter(_TIME.search, measured))), {})
-
-
-def _number(value: Any) -> Any:
-    """Return the number in a text, because KTT writes all values as texts; other values are returned unchanged."""
-    found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    return value if not found else float(value) if found[1] else int(value)
 
 
 def _ktt_results(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[_Measured]:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -18,8 +18,9 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import Imported
 
-MAX_LISTED = 12
+_MAX_LISTED = 12
 """Maximum kernels that an error lists."""
+_NUMBER = re.compile(r"-?\d{1,15}|(-?\d{0,15}\.?\d{1,30}(?:e[+-]?\d{1,2})?)", re.ASCII | re.IGNORECASE)
 TunedRow = tuple[dict[str, object], Mapping[str, Any]]
 """A row without its parameters, and the configuration. The configuration of a library's own kernel is empty."""
 _JOINED = {"status": "first", "time_us": "median", "time_us_min": "min", "time_us_max": "max", "repeats": "sum"}
@@ -55,13 +56,18 @@ def is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e20
 
 
+def number(value: Any) -> Any:
+    """Return the number in a text; other values are returned unchanged."""
+    found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+    return value if not found else float(value) if found[1] else int(value)
+
+
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
     """A kernel as its tuner's files describe it: its name, the columns of its problems, the values of its parameters.
 
     ``values`` (parameter → list, one mapping per file) may hold values without a measurement. ``conditions`` that are
-    not plain arithmetic are skipped. ``formulas`` maps a cost of a launch to its formula; a formula
-    with a name that the files lack is skipped.
+    not plain arithmetic are skipped. ``formulas`` maps a cost of a launch to its formula.
     """
 
     name: str
@@ -101,10 +107,7 @@ def tuned(kernel: TunedKernel, outcomes: Sequence[TunedRow], where: str | Path, 
         numeric = [parameter for parameter, values in parameters.items() if not isinstance(values[0], str)]
         names = frozenset((*sizes, *numeric))
         conditions = None if kernel.conditions is None else _formulas(kernel.conditions, names, notes)
-        costs: dict[str, ElementwiseFormula] = {}
-        for name, text in kernel.formulas.items():
-            with suppress(InputError):
-                costs[name] = ElementwiseFormula.parse(text, name, names)
+        costs = {name: ElementwiseFormula.parse(text, name, names) for name, text in kernel.formulas.items()}
         described = Description(identifier(kernel.name), tuple(sizes), parameters, texts, conditions, costs)
     except (InputError, UnicodeEncodeError) as error:  # a JSON text may hold half a character
         raise InputError(f"{where}: {error}") from None
@@ -129,7 +132,7 @@ def one_kernel(names: Iterable[str], requested: str | None, where: str | Path) -
     chosen = [name for name in available if requested in (None, name, identifier(name))]
     if len(chosen) != 1:
         message = f"{where}: a table holds one kernel, the files have {len(available)}; choose with --name:"
-        raise InputError(f"{message} {', '.join(available[:MAX_LISTED])}{' …' * (len(available) > MAX_LISTED)}")
+        raise InputError(f"{message} {', '.join(available[:_MAX_LISTED])}{' …' * (len(available) > _MAX_LISTED)}")
     return chosen[0]
 
 

@@ -12,9 +12,7 @@ from tests.known import cases, known_answers
 SAMPLE = Path(__file__).parent / "samples" / "cutlass_profiler.csv"
 TABLE = SAMPLE.read_text()
 NAME = "cutlass_gemm_f16n_f16t_f16n_f32"
-CONVOLUTION = """Problem,Provider,OperationKind,Operation,Status,conv_kind,n,c,k,Activation,Filter,Output,cta_m,Runtime
-1,CUTLASS,conv2d,op_a,success,fprop,34,128,64,f32:nhwc,f32:nhwc,f32:nhwc,128,4.5
-"""
+ANSWERS = known_answers(__file__)
 
 
 def read(folder: Path, text: str = TABLE, **options: str) -> Imported:
@@ -25,7 +23,7 @@ def read(folder: Path, text: str = TABLE, **options: str) -> Imported:
 def test_tiles_are_parameters_of_a_kernel(tmp_path: Path) -> None:
     imported = read(tmp_path)
     columns = ["m", "n", "k", "dtype", "library", "cta_m", "stages", "inst_m", "status", "time_us"]
-    assert imported.rows[columns].fillna(0.0).to_numpy().tolist() == known_answers(__file__)["tiles"]["rows"]
+    assert imported.rows[columns].fillna(0.0).to_numpy().tolist() == ANSWERS["tiles"]
     described = kernel(imported)
     assert (described["name"], described["sizes"], imported.candidates) == (NAME, ["m", "n", "k"], "listed")
     assert described["formulas"]["bytes"] == "1 * (2 * m * k + 2 * k * n + 2 * m * n)"
@@ -54,8 +52,8 @@ def test_results_that_are_wrong_or_not_profiled_have_no_time(tmp_path: Path) -> 
 
 def test_each_kind_of_operation_is_a_kernel(refused, tmp_path: Path) -> None:
     with refused("choose with --name: cutlass_conv2d_fprop_f32_nhwc_f32_nhwc_f32_nhwc, " + NAME):
-        read(tmp_path, CONVOLUTION + TABLE)
-    imported = read(tmp_path, CONVOLUTION)
+        read(tmp_path, ANSWERS["convolution"] + TABLE)
+    imported = read(tmp_path, ANSWERS["convolution"])
     assert imported.rows[["n", "c", "k", "cta_m", "time_us"]].to_numpy().tolist() == [[34, 128, 64, 128, 4500.0]]
     assert "formulas" not in kernel(imported)
 

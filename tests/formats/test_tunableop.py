@@ -8,14 +8,10 @@ from typing import Any
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from tests.conftest import CommandResult
-from tests.known import cases
+from tests.known import cases, known_answers
 
 SAMPLE = Path(__file__).parent / "samples" / "tunableop_results0.csv"
-HEAD = """Validator,PT_VERSION,2.6.0
-Validator,HIPBLASLT_VERSION,0.10.0-f2c2f09
-Validator,GCN_ARCH_NAME,gfx908:sramecc+:xnack-
-Validator,ROCBLAS_VERSION,4.2.0-4e32edf
-"""
+HEAD = known_answers(__file__)["head"]
 COLUMNS = ["operator", "dtype", "math", "variant", "batch", "m", "n", "k", "library", "library_version", "time_us"]
 
 
