@@ -6,6 +6,7 @@ read as the nearest known one if its fields say the same. A field that is neithe
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -98,8 +99,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     kind = str(config.get("model_type")).removesuffix("_text")
     if reason := TABLE["refused"].get(kind):
         raise InputError(f"{path}: model_type {kind!r} is not predicted: {reason}")
-    config = _mpt_config(path, config) if kind == "mpt" else config
-    given = {name: value for name, value in _usual_names(config).items() if value is not None}
+    given = _usual_names(config)
     if kind in FAMILIES:
         family, notes = FAMILIES[kind], []
     else:
@@ -109,12 +109,8 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     if family.mixer:
         fields = fields.with_values(hybrid_values(fields, family.mixer, MAX_LAYERS))
         notes.append(MIXER_NOTE)
-    try:
-        decoder = _decoder(fields, family, kind, raw_config)
-    except InputError as error:
-        raise InputError(
-            f"{error}{'' if kind in FAMILIES else f' (model_type {kind!r} is unknown; read as {near})'}"
-        ) from None
+    fields = fields.with_values(_mpt_values(fields)) if kind == "mpt" else fields
+    decoder = _decoder(fields, family, kind, raw_config)
     unread = [name for name, value in given.items() if value and name not in fields.used]
     unread = [name for name in unread if not _matches(name, TABLE["irrelevant"])]
     if kind not in FAMILIES and (structural := [name for name in unread if _matches(name, TABLE["structural"])]):
@@ -151,9 +147,11 @@ def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
     missing = ""
     for name in [*similar, *TABLE["prototypes"]]:
         family = FAMILIES[name]
-        needed = {each: getattr(family, part) for part, each in TABLE["parts"].items()} | {family.experts: True}
-        differing = [each for each, has in needed.items() if each and (each in config) != bool(has)]
-        differing += ["num_experts"] if ("num_experts" in config) != bool(family.experts) else []
+        needed = {each: getattr(family, part) for part, each in TABLE["parts"].items()}
+        needed |= dict.fromkeys((*TABLE["required"], family.experts or "hidden_size"), True) | {
+            "num_experts": family.experts
+        }
+        differing = [each for each, has in needed.items() if (each in config) != bool(has)]
         if not differing:
             return name
         missing = missing or f"{name}, the nearest known type, differs in the field {differing[0]}"
@@ -173,7 +171,7 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
                 f"{path}: {name} is {fields.required(name)}; latent attention was measured for {size} only"
             )
     routes = bool(family.experts) and fields.get("enable_moe_block") is not False
-    experts = _experts(fields, family, kind) if routes else {}
+    experts = _experts(fields, family) if routes else {}
     dtype_name = str(fields.get("torch_dtype") or fields.get("dtype") or "bfloat16").removeprefix("torch.")
     check_choice(f"{path}: torch_dtype", dtype_name, TYPES)
     layers, positions = tuple(_layers(fields, family, count, experts)), _positions(fields, kind)
@@ -227,7 +225,7 @@ def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
     return path, _json_of(path)
 
 
-def _experts(fields: _Fields, family: DecoderFamily, kind: str) -> dict[str, int]:
+def _experts(fields: _Fields, family: DecoderFamily) -> dict[str, int]:
     """Return the fields of a `Decoder` that is a mixture of experts."""
     experts = fields.required("num_experts")
     inter = fields.required(family.experts)
@@ -238,7 +236,6 @@ def _experts(fields: _Fields, family: DecoderFamily, kind: str) -> dict[str, int
         )
     shared_count = fields.optional("n_shared_experts")
     shared = fields.optional("shared_expert_intermediate_size") or inter * shared_count
-    shared = inter if kind == "llama4" else shared
     return {"experts": experts, "topk": topk, "expert_inter": inter, "shared_inter": shared}
 
 
@@ -296,18 +293,16 @@ def _block_values(fields: _Fields, block: object) -> dict[str, object]:
     """
     parts = _Fields(fields.path, block if isinstance(block, dict) else {})
     attention, mlp = parts.part("attention"), parts.part("ffn")
-    for part in (attention, mlp):
-        if unknown := next((name for name in ("replace_with_linear", "sparsify") if part.get(name)), None):
-            raise InputError(f"{fields.path}: block_configs has {unknown}; such layers are not predicted")
-    values: dict[str, object] = {"num_attention_heads": 0} if attention.get("no_op") else {}
-    if group := attention.optional("n_heads_in_group"):
-        values["num_key_value_heads"] = fields.required("num_attention_heads") // group
-    ratio = mlp.get("ffn_mult")
-    if mlp.get("no_op") or mlp.optional("intermediate_size"):
-        values["intermediate_size"] = 0 if mlp.get("no_op") else mlp.required("intermediate_size")
-    elif isinstance(ratio, int | float) and 0 < ratio < MAX_FACTOR:
-        values["intermediate_size"] = round_up(int(2 * ratio * fields.required("hidden_size") / 3), 256)
-    return values
+    if attention.get("replace_with_linear") or mlp.get("replace_with_linear"):
+        raise InputError(f"{fields.path}: block_configs has replace_with_linear; such layers are not predicted")
+    heads, ratio = fields.required("num_attention_heads"), mlp.get("ffn_mult")
+    scaled = 2 * ratio * fields.required("hidden_size") / 3 if isinstance(ratio, int | float) else 0
+    inter = mlp.optional("intermediate_size") or round_up(int(min(scaled, MAX_INT32)), 256)
+    return {
+        "num_attention_heads": 0 if attention.get("no_op") else heads,
+        "num_key_value_heads": heads // (attention.optional("n_heads_in_group") or 1),
+        "intermediate_size": 0 if mlp.get("no_op") else inter,
+    }
 
 
 def _heads(own: _Fields, family: DecoderFamily, projected: int) -> AttentionHeads | None:
@@ -368,36 +363,28 @@ def _json_of(path: Path) -> dict[str, object]:
     return config if isinstance(config, dict) else {}
 
 
-def _mpt_config(path: Path, config: Mapping[str, object]) -> dict[str, object]:
-    """Return the configuration of an MPT under the usual names of fields; its embedding is tied.
+def _mpt_values(fields: _Fields) -> dict[str, object]:
+    """Return the fields of an MPT that have no usual names; its embedding is tied.
 
     Missing fields have the defaults of transformers' ``MptConfig``. Raises `InputError` for biases, other MLPs,
     and norms or limits of queries and keys.
     """
-    sizes = _Fields(path, {"expansion_ratio": 4, "max_seq_len": 2048, **config})
-    sections = (config.get(name) for name in ("attn_config", "ffn_config"))
-    attention, mlp = (section if isinstance(section, dict) else {} for section in sections)
+    attention, config = fields.part("attn_config").config, fields.config
     supported = {"ffn_type": "mptmlp", "no_bias": True, "qk_ln": False, "clip_qkv": None}
-    found = {**supported, **config, **attention, **mlp}
+    found = {**supported, **config, **attention, **fields.part("ffn_config").config}
     for name, value in supported.items():
         if found[name] != value:
-            raise InputError(f"{path}: {name} is {found[name]!r}; only an MPT with {value!r} is predicted")
-    hidden, heads, positions = (sizes.required(name) for name in ("d_model", "n_heads", "max_seq_len"))
+            raise InputError(f"{fields.path}: {name} is {found[name]!r}; only an MPT with {value!r} is predicted")
+    heads, positions = fields.required("num_attention_heads"), fields.required("max_position_embeddings")
     is_multiquery = attention.get("attn_type") == "multiquery_attention"
     is_learned = config.get("learned_pos_emb", True) and not attention.get("alibi", True) and not attention.get("rope")
     return {
-        **config,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_hidden_layers": sizes.required("n_layers", maximum=MAX_LAYERS),
         "num_key_value_heads": 1 if is_multiquery else attention.get("kv_n_heads") or heads,
-        "intermediate_size": hidden * sizes.required("expansion_ratio"),
-        "max_position_embeddings": positions,
+        "intermediate_size": fields.required("hidden_size") * fields.required("expansion_ratio"),
         "rope": bool(attention.get("rope")),
         # The default of llm-foundry when most of these models were trained.
         "attention": {"flash": ""}.get(name := attention.get("attn_impl", TRITON), name),
         "learned_positions": positions if is_learned else 0,
-        "tie_word_embeddings": True,
     }
 
 
@@ -441,26 +428,22 @@ def _windows(fields: _Fields, family: DecoderFamily, count: int) -> list[int]:
 
 def _routed_layers(fields: _Fields, count: int) -> list[bool]:
     """Return which layers route; lists, a first and a last layer, and intervals may exclude some."""
+    frequencies, kinds = fields.listed("moe_layer_freq", count), fields.listed("mlp_layer_types", count)
+    numbers, dense = fields.get("moe_layers") or fields.get("moe_layers_enum"), fields.get("mlp_only_layers")
     first = max(fields.optional(name) for name in ("first_k_dense_replace", "moe_layer_start_index"))
     intervals = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
-    interval = next((size for size in [*map(fields.optional, intervals)] if size), 1)
-    if frequencies := fields.listed("moe_layer_freq", count):
-        return [bool(each) for each in frequencies]
-    every = fields.optional("moe_layer_freq") or 1
-    if kinds := fields.listed("mlp_layer_types", count):
-        return [kind in ROUTED_KINDS for kind in kinds]
-    names = ("moe_layers", "moe_layers_enum")
-    numbers = next((fields.config[name] for name in names if fields.get(name)), None)
+    interval = max(1, *map(fields.optional, intervals))
+    every = 1 if frequencies else fields.optional("moe_layer_freq") or 1
+    end = fields.get("moe_layer_end_index")
+    end = end if isinstance(end, int) and end >= 0 else count
+    if frequencies or kinds:
+        return [each in (*ROUTED_KINDS, 1) for each in frequencies or kinds]
     if numbers:
-        numbers = numbers.split(",") if isinstance(numbers, str) else numbers
-        chosen = {str(each).strip() for each in numbers} if isinstance(numbers, list) else set()
+        chosen = set(re.findall(r"\d+", str(numbers)))
         return [str(layer) in chosen for layer in range(count)]
-    listed = fields.get("mlp_only_layers")
-    last, end = fields.get("moe_layer_end_index"), count - 1
-    end = last if isinstance(last, int) and last >= 0 else end
-    dense = set(map(str, listed)) if isinstance(listed, list) else set()
+    excluded = set(re.findall(r"\d+", str(dense)))
     return [
-        first <= layer <= end and (layer + 1) % interval == 0 and layer % every == 0 and str(layer) not in dense
+        first <= layer <= end and (layer + 1) % interval == 0 and layer % every == 0 and str(layer) not in excluded
         for layer in range(count)
     ]
 

@@ -106,14 +106,13 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
     """Return the forward pass. Raises `InputError` for options and models that are not trained."""
     if option := next((name for name in REFUSED_OPTIONS if getattr(options, name)), None):
         raise InputError(f"{path}: --{option.replace('_', '-')} does not apply to training; leave it out")
-    kinds = {(kind.heads, 0 if kind.routes else kind.inter) for kind in decoder.layers}
+    heads, widths = {kind.heads for kind in decoder.layers}, {kind.inter for kind in decoder.layers if kind.inter}
     parts = {
         decoder.mixer.name if decoder.mixer else "": decoder.mixer,
         "latent attention (MLA)": decoder.family.latent,
         "sparse attention": decoder.index_topk,
-        "attention with gates": any(heads and heads.gates for heads, _ in kinds),
-        "a layer with heads or a width of its own": len({heads for heads, _ in kinds}) > 1
-        or len({inter for _, inter in kinds if inter}) > 1,
+        "attention with gates": any(each and each.gates for each in heads),
+        "a layer with heads or a width of its own": len(heads) > 1 or len(widths) > 1,
         "an MLP beside experts": decoder.family.dense_beside and decoder.experts,
         "an MLP beside attention": decoder.family.parallel,
         "an embedding of every layer": decoder.layer_inputs,
