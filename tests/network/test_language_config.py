@@ -61,8 +61,11 @@ def test_layers_have_heads_of_their_own() -> None:
     ("changes", "message"),
     [
         ({"model_type": "mystery", "ssm_rank": 8}, "llama, the nearest known type, has no field ssm_rank"),
-        ({"model_type": "mystery", "vocab_size": None}, "llama, the nearest known type, differs in the field vocab_size"),
-        ({"model_type": "mystery", "kv_lora_rank": 512}, "the nearest known type, differs in the field kv_lora_rank"),
+        (
+            {"model_type": "mystery", "vocab_size": None},
+            "llama, the nearest known type, differs in the field vocab_size",
+        ),
+        ({"model_type": "mystery", "kv_lora_rank": 512}, "nearest known type, differs in the field kv_lora_rank"),
         ({"is_encoder_decoder": True}, "only decoders without an encoder are predicted"),
         ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 16 layers"),
         ({"model_type": "gemma3n"}, "its layers exchange several streams"),
