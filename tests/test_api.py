@@ -10,29 +10,9 @@ import surrogate
 from surrogate.cli import COMMANDS
 
 NAMES = {
-    "Bundle",
-    "Comparison",
-    "Conv",
-    "Dataset",
-    "Gpu",
-    "InputError",
-    "Prediction",
-    "Predictions",
-    "Predictor",
-    "Selection",
-    "autotune",
-    "calibrate",
-    "compare",
-    "evaluate",
-    "gpu",
-    "gpus",
-    "load",
-    "predict",
-    "read_dataset",
-    "save",
-    "select",
-    "train",
-    "write_dataset",
+    *("Bundle", "Comparison", "Conv", "Dataset", "Gpu", "InputError", "Prediction", "Predictions", "Predictor"),
+    *("Selection", "autotune", "calibrate", "compare", "evaluate", "gpu", "gpus", "load", "predict", "read_dataset"),
+    *("save", "select", "train", "write_dataset"),
 }
 PACKAGES = ("models", "network", "trace", "tuning")
 """Packages with public names of their own."""
@@ -58,24 +38,8 @@ def test_every_listed_name_of_a_package_exists(package: str) -> None:
 
 def test_the_commands_are_fixed() -> None:
     assert set(COMMANDS) == {
-        "collect",
-        "doctor",
-        "import",
-        "data",
-        "compare",
-        "report",
-        "train",
-        "tune",
-        "evaluate",
-        "calibrate",
-        "predict",
-        "select",
-        "export",
-        "network",
-        "serving",
-        "info",
-        "trace",
-        "gpus",
+        *("collect", "doctor", "import", "data", "compare", "report", "train", "tune", "evaluate"),
+        *("calibrate", "predict", "select", "export", "network", "serving", "info", "trace", "gpus"),
     }
 
 

@@ -21,29 +21,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import surrogate
+from tests.known import known_answers
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PACKAGES = ("features", "surrogate")
 MAX_WHEEL_BYTES = 30 * 2**20
-DISTRIBUTIONS = {
-    "lazy_loader": "lazy-loader",
-    "cuda": "cuda-pathfinder",
-    "cupti": "cupti-python",
-    "cupy": "cupy-cuda12x",
-    "cupyx": "cupy-cuda12x",
-    "dask": "dask",
-    "pynvml": "nvidia-ml-py",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
+DISTRIBUTIONS = known_answers(__file__)["distributions"]
 """Import name → distribution, if they differ."""
-NOT_DECLARED = {
-    "google": "protobuf, a dependency of onnx",
-    "kernel_tuner": "calls the strategy of surrogate.tuning",
-    "markupsafe": "a dependency of jinja2",
-    "ncu_report": "part of Nsight Compute, in no registry",
-}
+NOT_DECLARED = known_answers(__file__)["not_declared"]
 """Modules that are used only if they are installed."""
 
 

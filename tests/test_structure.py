@@ -11,32 +11,13 @@ from surrogate.features.families import FAMILIES, FAMILY_OF_KIND, OPERATORS
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
-    "features",
-    "dataset",
-    "formats",
-    "collect",
-    "models",
-    "uncertainty",
-    "evaluation",
-    "report",
-    "bundle",
-    "prediction",
-    "tuning",
-    "network",
-    "trace",
-    "cli",
+    *("features", "dataset", "formats", "collect", "models", "uncertainty", "evaluation", "report", "bundle"),
+    *("prediction", "tuning", "network", "trace", "cli"),
 )
 """A package imports only from packages before it."""
 MAY_NAME_FAMILIES = (
-    "features/",
-    "formats/",
-    "collect/",
-    "models/seer/",
-    "prediction/export",
-    "network/dispatch",
-    "network/language",
-    "network/operators",
-    "__init__.py",
+    *("features/", "formats/", "collect/", "models/seer/", "prediction/export"),
+    *("network/dispatch", "network/language", "network/operators", "__init__.py"),
 )
 """Modules that may name a family; other modules call the family's methods."""
 

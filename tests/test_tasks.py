@@ -34,9 +34,7 @@ def test_every_mentioned_task_exists(file: str) -> None:
     assert mentioned and set(mentioned) <= {*tasks.TASKS, "TASK"}, mentioned
 
 
-def test_a_task_runs_its_commands_and_stops_at_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_task_runs_its_commands_and_stops_at_a_failure(monkeypatch, capfd) -> None:
     command = "python -c 'import sys; print(sys.argv[1:]); sys.exit(len(sys.argv) - 1)'"
     monkeypatch.setattr(tasks, "TASKS", {"twice": [command, command], "failing": [f"{command} a", command]})
     assert tasks.main(["twice"]) == 0

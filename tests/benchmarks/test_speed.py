@@ -9,8 +9,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -53,9 +52,7 @@ def served(convs: list[Conv]) -> Predictor:
     return predictor
 
 
-def benchmark_each(
-    benchmark: BenchmarkFixture, served: Predictor, answer: Callable[[Any], object], questions: Sequence[object]
-) -> None:
+def benchmark_each(benchmark, served, answer, questions) -> None:
     """Time one question a round, without cached answers."""
     following = itertools.cycle(questions)
 
@@ -100,9 +97,7 @@ def test_predict_a_table(benchmark: BenchmarkFixture, served: Predictor, big_tab
 
 
 @pytest.mark.benchmark(group="a table")
-def test_score_a_table_by_xgboost_alone(
-    benchmark: BenchmarkFixture, served: Predictor, big_table: pd.DataFrame
-) -> None:
+def test_score_a_table_by_xgboost_alone(benchmark, served, big_table) -> None:
     """The same trees score columns that were computed before."""
     part = served.bundle.family_models["conv"]
     assert isinstance(part.model, BoostedTerms)

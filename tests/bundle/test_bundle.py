@@ -158,9 +158,7 @@ def test_unsuitable_training_data_is_refused(refused, table: Table, mixed: pd.Da
         (lambda path: (path / "conv" / "support.json").unlink(), "missing"),
     ],
 )
-def test_a_damaged_bundle_is_refused_in_one_line(
-    refused, bundle: Bundle, tmp_path: Path, damage: Callable[[Path], Any], word: str
-) -> None:
+def test_a_damaged_bundle_is_refused_in_one_line(refused, bundle, tmp_path, damage, word) -> None:
     save(bundle, tmp_path / "b")
     damage(tmp_path / "b")
     with refused(word):
@@ -182,9 +180,7 @@ def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (path / INDEX).write_bytes(index_file(index))
 
 
-def test_save_replaces_only_a_bundle_and_keeps_it_if_writing_fails(
-    refused, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_replaces_only_a_bundle_and_keeps_it_if_writing_fails(refused, bundle, tmp_path, monkeypatch) -> None:
     (tmp_path / "mine").mkdir()
     with refused("not a bundle"):
         save(bundle, tmp_path / "mine")

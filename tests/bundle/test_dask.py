@@ -1,10 +1,6 @@
 """Tests of training on a Dask cluster from row groups: the model equals that of one machine."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,9 +26,7 @@ def test_a_cluster_trains_the_same_model_as_one_machine(seer, table, tmp_path):
     assert np.median(np.abs(cluster / alone - 1)) < 0.02
 
 
-def test_models_without_cluster_training_are_refused(
-    seer: Callable, table: Callable[..., pd.DataFrame], tmp_path: Path
-) -> None:
+def test_models_without_cluster_training_are_refused(seer, table, tmp_path) -> None:
     table(4).to_parquet(tmp_path / "data.parquet")
     done = seer("train", tmp_path / "data.parquet", "--model", "linear-terms", "--dask", "", "-o", tmp_path / "b")
     assert done.code == 2 and "cannot be trained on a cluster" in done.err

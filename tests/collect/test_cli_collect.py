@@ -13,6 +13,7 @@ from surrogate.collect import log, open_device
 from surrogate.collect.device import DeviceLostError
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.plan_source import networks
+from tests.known import known_answers
 
 
 @pytest.fixture
@@ -140,17 +141,7 @@ def test_heuristic_only_calls_collect_heuristic(seer, tmp_path, monkeypatch):
     assert calls[0][0] > 1000
 
 
-SLOW = """
-import time
-from surrogate.collect.log import ReplayDevice
-measure = ReplayDevice.measure
-def slow(*arguments):
-    time.sleep(0.02)
-    return measure(*arguments)
-ReplayDevice.measure = slow
-from surrogate.cli import main
-main()
-"""
+SLOW = known_answers(__file__)["slow"]
 
 
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])

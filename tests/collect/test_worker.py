@@ -12,47 +12,11 @@ from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.open_device import WorkerDevice, WorkerOperators, caps_for, open_device
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
+from tests.known import known_answers
 
 CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
 POLICY = RepeatPolicy()
-CHILD = """
-import os, sys, time
-from surrogate.collect.device import HeuristicEntry, DeviceInfo, DeviceLostError, MeasuredKernel, Measurement
-from surrogate.collect.open_device import serve
-from surrogate.features.errors import InputError
-from surrogate.features.families import operator
-
-class Device:
-    def device_info(self):
-        return DeviceInfo("GPU", "cudnn", "9.1.0", {"pid": str(os.getpid())})
-    def candidates(self, conv):
-        return ("GEMM", "FFT")
-    def heuristic(self, conv):
-        return (HeuristicEntry("GEMM", "ok", workspace_bytes=4, math="fma"),)
-    def find(self, conv):
-        raise InputError("no find for " + str(conv))
-    def conditions(self):
-        return {"pid": os.getpid()}
-    def measure(self, policy, conv=None, algorithm="", operator=None):
-        if operator:
-            return Measurement("failed", str(operator))
-        if algorithm == "LOST":
-            raise DeviceLostError("sticky")
-        if algorithm == "CRASH":
-            os._exit(3)
-        if algorithm == "SIGNAL":
-            os.kill(os.getpid(), 11)
-        if algorithm == "HANG":
-            time.sleep(600)
-        if algorithm == "BUG":
-            raise TypeError("a bug")
-        kernel = MeasuredKernel("k", 1, 2, 3, 4, 5, 6, 7, 8, 9, 1.5)
-        return Measurement("ok", "", (1.0, 2.0), (1.5, 2.5), "cupti", policy.repeats, True, (kernel,))
-    def close(self):
-        pass
-
-serve(Device, sys.stdin, sys.stdout)
-"""
+CHILD = known_answers(__file__)["child"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,9 +41,7 @@ sizes = st.tuples(*[st.integers(1, 512)] * 4, st.integers(1, 11), st.integers(1,
 
 
 @given(st.lists(sizes, min_size=1, max_size=8), st.booleans())
-def test_written_lists_read_back(
-    tmp_path_factory: pytest.TempPathFactory, problems: list[tuple[int, ...]], counted: bool
-) -> None:
+def test_written_lists_read_back(tmp_path_factory, problems, counted) -> None:
     convs = [Conv(n=n, c=c, h=w + r, k=k, r=r, stride_h=stride, pad_h=pad) for n, c, w, k, r, stride, pad in problems]
     lines = [f"{v.n} {v.c} {v.h} {v.k} {v.out_w} {v.r} {v.stride_h} {v.pad_h}" for v in convs]
     text = "\n".join([str(len(lines)), *lines] if counted else lines)

@@ -29,9 +29,7 @@ def rows_of(*rows: dict[str, Any]) -> pd.DataFrame:
 
 
 @cases(__file__)
-def test_packed_arguments_are_read_as_sizes(
-    kind: str, variant: str, text: str, expected: dict[str, int] | None
-) -> None:
+def test_packed_arguments_are_read_as_sizes(kind, variant, text, expected) -> None:
     args = parse_args(text)
     assert args is not None and sizes_of(kind, variant, args) == expected
 

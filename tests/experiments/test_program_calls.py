@@ -12,24 +12,9 @@ from experiments import program_calls, small_networks
 from experiments.small_networks import restored, stored
 from surrogate.features.conv import Conv
 from surrogate.network.aten_call import UNKNOWN, Call, Tensor
+from tests.known import known_answers
 
-PROGRAM = """
-import torch
-
-class Model(torch.nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, channels, 3)
-
-    def forward(self, x):
-        return torch.relu(self.conv(x))
-
-def get_init_inputs():
-    return [8]
-
-def get_inputs():
-    return [torch.rand(2, 3, 10, 10)]
-"""
+PROGRAM = known_answers(__file__)["program"]
 
 
 def test_the_table_contains_calls_without_layer_names() -> None:

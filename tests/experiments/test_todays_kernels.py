@@ -2,7 +2,6 @@
 
 import sys
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,9 +15,7 @@ SLOW = {"vllm": 1.0, "trtllm": 1.2, "sglang": 1.5}
 
 
 @pytest.mark.parametrize("leave_out", ["none", "siblings"])
-def test_a_comparison_without_aiconfigurator_gives_the_reason(
-    leave_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_without_aiconfigurator_gives_the_reason(leave_out, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("experiments.todays_verdicts.DRAWS", 20)
     sizes = product(("h100-sxm", "h200-sxm", "b200"), SLOW, (1, 64, 4096), (512, 1024, 2048, 4096), (512, 1024, 2048))
     frame = pd.DataFrame(list(sizes), columns=["gpu", "library", "m", "n", "k"])

@@ -102,9 +102,7 @@ def test_classes_of_a_network_come_from_the_decision_trees(titan: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_other_operators_are_predicted_by_the_fits_of_the_paper(
-    sources: Sources, tmp_path: Path, effort: Effort
-) -> None:
+def test_other_operators_are_predicted_by_the_fits_of_the_paper(sources, tmp_path, effort) -> None:
     """The fits recover the times of 1×1 convolutions, and the ratios of gradients of 3×3 convolutions."""
     narrow, gradients = [], []
     for n, c, k, w in product((32, 64, 128), (16, 64, 128), (32, 96), (14, 28)):

@@ -17,9 +17,7 @@ TRACES = ANSWERS["estimated_occupancy"]
 
 
 @pytest.mark.parametrize(("name", "algorithm", "tile_m", "tile_n", "family", "architecture"), ANSWERS["kernel_names"])
-def test_kernel_name_gives_algorithm_and_tile(
-    name: str, algorithm: str, tile_m: int, tile_n: int, family: str, architecture: str
-) -> None:
+def test_kernel_name_gives_algorithm_and_tile(name, algorithm, tile_m, tile_n, family, architecture) -> None:
     found = identify(name)
     assert found is not None
     assert (found.algorithm or "", found.tile_m, found.tile_n) == (algorithm, tile_m, tile_n)

@@ -23,9 +23,7 @@ def test_roofline_time_equals_the_known_answer() -> None:
 
 
 @given(AMOUNTS, AMOUNTS, PEAKS, PEAKS)
-def test_roofline_time_is_never_below_compute_or_memory_time(
-    flops: float, size: float, peak: float, gbs: float
-) -> None:
+def test_roofline_time_is_never_below_compute_or_memory_time(flops, size, peak, gbs) -> None:
     time_us = roofline_us(flops, size, peak, gbs)
     assert time_us >= flops / (peak * 1e6)
     assert time_us >= size / (gbs * 1e3)

@@ -91,9 +91,7 @@ def test_rules_agree_with_measured_forward_statuses(agreement: pd.DataFrame) -> 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd_data", "bwd_filter"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "fp64"])
-def test_rules_agree_with_measured_statuses_of_each_direction_and_dtype(
-    agreement: pd.DataFrame, direction: str, dtype: str
-) -> None:
+def test_rules_agree_with_measured_statuses_of_each_direction_and_dtype(agreement, direction, dtype) -> None:
     """In the releases of 2018, FFT_TILING runs in fp64 and not for the filter gradient, unlike the rules."""
     part = agreement[(agreement["direction"] == direction) & (agreement["dtype"] == dtype)]
     part = part[~_odd_tiling(part)]

@@ -1,7 +1,5 @@
 """Tests of workspaces against the ones that cuDNN and MIOpen state."""
 
-from pathlib import Path
-
 import numpy as np
 
 from surrogate.dataset.problems import problems_of
@@ -20,9 +18,7 @@ def needed(algorithm: str, library: str, name: str, setting: tuple[str, ...], pr
 
 
 @cases(__file__)
-def test_workspaces_equal_the_stated_ones(
-    measurements: Path, table: str, algorithm: str, direction: str, share: float
-) -> None:
+def test_workspaces_equal_the_stated_ones(measurements, table, algorithm, direction, share) -> None:
     """A workspace counts as equal within 2 %. MIOpen needs none, or one buffer, for filters of one element."""
     frame = read_dataset(measurements / f"{table}.parquet").frame
     setting = (direction, "fp32", "fma", "NCHW")

@@ -39,9 +39,7 @@ def weighted_sum(coefficients: Sequence[float], terms: f.Terms) -> Any:
 
 
 @cases(__file__)
-def test_relative_predictions_equal_the_published_functions(
-    name: str, coefficients: list[float], unit: str, expected: list[float]
-) -> None:
+def test_relative_predictions_equal_the_published_functions(name, coefficients, unit, expected) -> None:
     np.testing.assert_allclose(weighted_sum(coefficients, TERMS[name]) / UNITS[unit], expected, rtol=1e-12)
 
 

@@ -182,9 +182,7 @@ def test_fit_recovers_its_training_times(fitted: SeerPaper, rows: Rows, algorith
     ],
     ids=["compute", "memory", "under-utilised"],
 )
-def test_prediction_equals_the_hand_calculation(
-    fitted: SeerPaper, rows: Rows, sizes: dict[str, int], time_us: float
-) -> None:
+def test_prediction_equals_the_hand_calculation(fitted, rows, sizes, time_us) -> None:
     """IMPLICIT_GEMM with N = 64, K = 96 and stride 1: tile 128×128, 120 resident blocks and factor 2."""
     of_problem = sizes | {"algorithm": "IMPLICIT_GEMM", "n": 64, "k": 96, "stride_w": 1}
     row = rows.take(np.logical_and.reduce([rows.frame[name] == value for name, value in of_problem.items()]))

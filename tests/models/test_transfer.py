@@ -123,9 +123,7 @@ def test_fit_is_deterministic() -> None:
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_last_digits_of_logarithms_change_no_answer(
-    sign: int, transfer: TransferState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_digits_of_logarithms_change_no_answer(sign, transfer, monkeypatch) -> None:
     """With AVX-512, NumPy's logarithms in fp32 differ by one unit in the last place from those with AVX2."""
     design, places = module._design, (0.0, 0.5, 0.7)
     expected = [prior_of(transfer, place).score for place in places]

@@ -9,11 +9,9 @@ import pytest
 from surrogate.bundle.bundle import Bundle, FamilyModel, save
 from surrogate.bundle.train import candidate_keys, row_counts
 from surrogate.dataset.checks import normalise
-from surrogate.dataset.described import Kernel
 from surrogate.dataset.rows import rows_by_family
 from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.models import Support
-from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.prediction.predictor import Predictor
@@ -33,9 +31,7 @@ WIDTHS = Widths(
 """Widths that depend on the GPU, the candidate, the distance and the time."""
 
 
-def bundle_of(
-    frame: pd.DataFrame, model: TimeModel | None = None, kernel: Kernel | None = None, **more: object
-) -> Bundle:
+def bundle_of(frame, model=None, kernel=None, **more) -> Bundle:
     """Return a bundle fitted without held-out folds; ``model`` fits every family, ``kernel`` describes the table."""
     parts = {}
     data = Dataset(normalise(frame, "table")) if kernel is None else as_dataset(frame, kernel)

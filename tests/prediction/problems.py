@@ -1,6 +1,5 @@
 """Problems and tables of problems that the tests of predictions share."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,9 +34,7 @@ CONVS = st.builds(
 )
 
 
-def frame_of(
-    convs: Sequence[Conv], algorithms: Sequence[str], gpu: str = "v100", version: str = "7.6.3"
-) -> pd.DataFrame:
+def frame_of(convs, algorithms, gpu="v100", version="7.6.3") -> pd.DataFrame:
     """Return a row for every algorithm of every problem, without times."""
     place = {"gpu": gpu, "library": "cudnn", "library_version": version, "family": "conv"}
     rows = [

@@ -12,20 +12,11 @@ from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.prediction.autotune import FILE_NAME, Attempt, MeasurementCache, default_path
+from tests.known import known_answers
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 CONV = Conv(n=1, c=8, h=8, k=8, r=3)
-WRITER = """
-import sys
-from surrogate.collect.device import DeviceInfo
-from surrogate.features.conv import Conv
-from surrogate.prediction.autotune import Attempt, MeasurementCache
-
-cache, writer = MeasurementCache(sys.argv[1]), sys.argv[2]
-for i in range(1, int(sys.argv[3]) + 1):
-    device, conv = DeviceInfo("Tesla T4", "cudnn", "9.1.0"), Conv(n=i, c=8, h=8, k=8, r=3)
-    cache.put(device, conv, "ok", Attempt(f"A{writer}", None, i))
-"""
+WRITER = known_answers(__file__)["writer"]
 
 
 @pytest.fixture
@@ -95,9 +86,7 @@ def test_an_unusable_file_gives_one_warning(path: Path, damage: str, caplog: pyt
         ({"XDG_CACHE_HOME": "c"}, f"/h/.cache/seer-surrogate/{FILE_NAME}"),
     ],
 )
-def test_the_default_path_follows_the_environment(
-    environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_path_follows_the_environment(environment, folder, monkeypatch) -> None:
     for name in ("SEER_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": "/h", **environment}.items():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from surrogate.bundle.bundle import Bundle, save
+from surrogate.bundle.bundle import save
 from surrogate.prediction.shipped import load
 from tests.prediction.test_selection import refusing
 
@@ -27,9 +27,7 @@ def test_select_writes_json_and_csv(seer: Callable[..., Any], folder: Path) -> N
     assert header.startswith("algorithm,library,time_us,lower_us,upper_us,workspace_bytes") and len(rows) == 2
 
 
-def test_select_exits_with_status_1_if_nothing_is_feasible(
-    seer: Callable[..., Any], bundle: Bundle, tmp_path: Path
-) -> None:
+def test_select_exits_with_status_1_if_nothing_is_feasible(seer, bundle, tmp_path) -> None:
     save(refusing(bundle), tmp_path / "none")
     result = seer("select", "--bundle", tmp_path / "none", "--gpu", "v100", PROBLEM, "--json")
     assert result.code == 1 and result.json["candidates"] == [] and len(result.json["excluded"]) == 8

@@ -97,9 +97,7 @@ def test_configurations_of_a_similar_gpu_compete_on_an_unmeasured_one(engine_bun
 
 
 @pytest.mark.usefixtures("ranking")
-def test_the_list_of_another_release_is_refused(
-    engine_bundle: Bundle, refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_of_another_release_is_refused(engine_bundle, refused, monkeypatch) -> None:
     monkeypatch.setattr(Ranking, "release", "9.26.0")
     for version in (None, "9.26.0", "9.20.0"):
         with refused("cuDNN 9.19.0 were measured", "9.26.0 is installed"):
@@ -107,9 +105,7 @@ def test_the_list_of_another_release_is_refused(
 
 
 @pytest.mark.usefixtures("ranking")
-def test_beside_other_libraries_configurations_compete_only_if_they_are_requested(
-    engines: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_other_libraries_configurations_compete_only_if_they_are_requested(engines, monkeypatch) -> None:
     """One question has one answer in select, predict, tables and networks, also where cuDNN's list is missing."""
     algorithm = engines[engines["algorithm"] == "eng0"].assign(library="cudnn", algorithm="IMPLICIT_PRECOMP_GEMM")
     both = bundle_of(pd.concat([engines, algorithm], ignore_index=True), LinearTerms())
@@ -145,9 +141,7 @@ class EngineDevice(Ranking):
 
 
 @pytest.mark.usefixtures("ranking")
-def test_measuring_opens_the_device_of_engine_configurations(
-    engine_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_measuring_opens_the_device_of_engine_configurations(engine_bundle, monkeypatch, tmp_path) -> None:
     opened: list[tuple[str, bool]] = []
 
     def open_gpu(name: str, *, engines: bool = False) -> EngineDevice:
@@ -174,9 +168,7 @@ def test_train_select_compare_and_evaluate(seer: Callable[..., Any], engines: pd
     assert "cudnn-graph-" in compared.out and "vs best of first ten" not in compared.out  # only four are listed
 
 
-def test_a_table_of_engine_configurations_without_measurements_is_refused_in_one_line(
-    seer: Callable[..., Any], engines: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_a_table_of_engine_configurations_without_measurements_is_refused_in_one_line(seer, engines, tmp_path) -> None:
     engines.to_csv(tmp_path / "engines.csv")
     result = seer("predict", "--gpu", "h100", "--data", tmp_path / "engines.csv", "-o", tmp_path / "out.csv")
     assert result.is_refusal("no engine configuration of cuDNN", "`seer collect --device cudnn --engines`"), result.err

@@ -129,9 +129,7 @@ def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Pr
         pytest.param(["embedding_bag:batch512rows1000dim64"], {"variant": "unshared"}, id="embedding"),
     ],
 )
-def test_commands_answer_as_the_python_api(
-    seer: Callable[..., Any], tmp_path: Path, texts: list[str], settings: dict[str, str]
-) -> None:
+def test_commands_answer_as_the_python_api(seer, tmp_path, texts, settings) -> None:
     """Tested with `select`, `predict`, `predict --data` and `export`; settings are options or columns."""
     predictor = load("h100-sxm")
     options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]

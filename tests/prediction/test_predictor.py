@@ -60,9 +60,7 @@ def test_a_single_problem_and_a_table_row_equal_the_models(predictor: Predictor,
         assert single.workspace_bytes == table.workspace_bytes[place]
 
 
-def test_tables_of_training_rows_equal_the_models(
-    bundle: Bundle, many_families: Bundle, frame: pd.DataFrame, operators: pd.DataFrame
-) -> None:
+def test_tables_of_training_rows_equal_the_models(bundle, many_families, frame, operators) -> None:
     agree(Predictor(bundle), bundle, frame.assign(family="conv"))
     agree(Predictor(many_families), many_families, operators)
 
@@ -256,9 +254,7 @@ TABLE = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict(3), "int"),
     ],
 )
-def test_invalid_questions_are_refused_in_one_line(
-    refused, predictor: Predictor, folder: Path, call, word: str
-) -> None:
+def test_invalid_questions_are_refused_in_one_line(refused, predictor, folder, call, word) -> None:
     with refused(word):
         call(predictor, folder)
 

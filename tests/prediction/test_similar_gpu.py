@@ -26,7 +26,8 @@ def setting(dtype: str) -> tuple[str, ...]:
 @cases(__file__)
 def test_donors_have_the_compute_capability_and_a_near_flops_per_byte(name, dtype, similar, donors):
     """Comments give the ratio of peak FLOPs to memory bandwidth: the GPU's own, then each similar GPU's."""
-    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (tuple(similar), tuple(similar[:donors]))
+    similar = tuple(similar)
+    assert same_architecture_gpus(GEMM, setting(dtype), gpu(name), MEASURED) == (similar, similar[:donors])
 
 
 def test_of_a_donors_time_only_the_roofline_changes() -> None:

@@ -29,9 +29,7 @@ def _words(svg: str) -> str:
 
 
 @given(st.lists(st.floats(1, 100), min_size=1), st.lists(st.floats(0, 100), min_size=2))
-def test_exceedance_decreases_and_starts_at_the_share_above_the_minimum(
-    slowdown: list[float], over: list[float]
-) -> None:
+def test_exceedance_decreases_and_starts_at_the_share_above_the_minimum(slowdown, over) -> None:
     share = np.nan_to_num(figures.exceedance(np.array(slowdown), np.sort(over)))
     assert (np.diff(share) <= 0).all()
     assert share[0] == pytest.approx(np.mean(np.array(slowdown) > 1 + min(over)))

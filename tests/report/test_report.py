@@ -107,9 +107,7 @@ def test_equal_input_gives_equal_bytes(written: Path, tmp_path: Path, results: d
 
 
 @pytest.mark.slow
-def test_a_damaged_file_keeps_the_old_page_and_a_missing_one_drops_its_figures(
-    refused, tmp_path: Path, results: dict[str, Any]
-) -> None:
+def test_a_damaged_file_keeps_the_old_page_and_a_missing_one_drops_its_figures(refused, tmp_path, results) -> None:
     folder = write_folder(tmp_path, results)
     before = write_report(folder).read_bytes()
     (folder / "choices.parquet").write_bytes(b"")

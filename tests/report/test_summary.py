@@ -56,9 +56,7 @@ def test_the_first_sentence_answers_whether_the_model_is_faster(ends: list[float
 
 
 @cases(__file__)
-def test_the_answer_compares_with_the_next_reference_if_one_is_missing(
-    left_out: tuple[str, ...], beginning: str
-) -> None:
+def test_the_answer_compares_with_the_next_reference_if_one_is_missing(left_out, beginning) -> None:
     ends = {"seer": [-0.03, -0.02, -0.01], "linear": [-0.04, -0.03, -0.02], "heuristic": ROW["paired_vs_heuristic"]}
     row = {**ROW, **{f"paired_vs_{kind}": None if kind in left_out else ends[kind] for kind in ends}}
     others = [SEER, {**ROW, "model": "linear-terms"}, HEURISTIC]

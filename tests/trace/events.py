@@ -13,9 +13,7 @@ def call(name: str, start: float, length: float, number: int, thread: int = 1) -
     return event("cuda_runtime", name, start, length, thread, correlation=number)
 
 
-def device(
-    name: str, start: float, length: float, number: int, stream: int = 7, category: str = "kernel", **args: Any
-) -> dict:
+def device(name, start, length, number, stream=7, category="kernel", **args) -> dict:
     """Return a kernel or a copy launched by the call with this number."""
     where = {"device": 0, "stream": stream, "correlation": number}
     return event(category, name, start, length, stream, 0, **where, **args)

@@ -247,9 +247,7 @@ def test_kernels_with_the_same_name_keep_their_own_descriptions(bundle: Bundle, 
 
 
 @cases(__file__)
-def test_an_invalid_query_is_refused_in_one_line(
-    bundle: Bundle, refused, query: object, options: dict[str, object], words: str
-) -> None:
+def test_an_invalid_query_is_refused_in_one_line(bundle, refused, query, options, words) -> None:
     predictor = Predictor(bundle, gpu="v100")
     with refused(words):
         (predictor.predict if "algorithm" in options else predictor.select)(query, **options)

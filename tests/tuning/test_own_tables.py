@@ -1,8 +1,6 @@
 """A described kernel with formulas: limits of datasheets, units, conditions, and refused tables and queries."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,7 +15,6 @@ from surrogate.features.gpu import gpu
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.tuning import Tuner
-from tests.conftest import CommandResult
 from tests.known import cases
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
 
@@ -101,9 +98,7 @@ def test_excluded_configurations_are_counted_by_reason(own_bundle: Bundle) -> No
 
 
 @cases(__file__)
-def test_a_description_that_contradicts_the_rows_is_refused(
-    refused, table: pd.DataFrame, change: dict[str, Any], words: str
-):
+def test_a_description_that_contradicts_the_rows_is_refused(refused, table, change, words):
     with refused(words):
         train(table, kernel=description_of({**DESCRIPTION, **change}, "here"))
 
@@ -174,9 +169,7 @@ def test_a_tuner_uses_the_median_and_warns_of_other_units(refused, own_bundle: B
     assert tuner.best == (configuration, 500.0)
 
 
-def test_commands_report_the_columns_and_refuse_other_files(
-    seer: Callable[..., CommandResult], table: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_commands_report_the_columns_and_refuse_other_files(seer, table, tmp_path) -> None:
     data, merged, toml = tmp_path / "mine.csv", tmp_path / "both.parquet", tmp_path / "k.toml"
     table.to_csv(data, index=False)
     columns = ("--sizes", "m,n", "--parameters", ",".join(PARAMETERS))

@@ -1,7 +1,7 @@
 """Interval widths: ranks, fallback, growth with distance, coverage on held-out shapes, unmeasured GPUs."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.families import FAMILIES
-from surrogate.models import TimeModel, model_class
+from surrogate.models import model_class
 from surrogate.models.base import duplicate
 from surrogate.uncertainty import fit, held_out_fits, unmeasured_gpu
 from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
@@ -284,9 +284,7 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     )
 
 
-def predicted_without(
-    model: TimeModel, rows: Rows, splits: Sequence[held_out_fits.Split]
-) -> tuple[np.ndarray, np.ndarray]:
+def predicted_without(model, rows, splits) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows,) predictions by clones fitted without the row, and distances to the clones' training shapes."""
     fits = [held_out_fits.Fit("a split", duplicate(model), *split) for split in splits]
     return held_out_fits.combined_answers(

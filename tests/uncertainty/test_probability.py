@@ -24,9 +24,7 @@ def test_student_cdf_and_quantile_equal_scipy() -> None:
 
 
 @given(CANDIDATES, st.floats(0.1, 2))
-def test_probabilities_sum_to_one_and_follow_their_candidates(
-    candidates: list[tuple[float, float]], share: float
-) -> None:
+def test_probabilities_sum_to_one_and_follow_their_candidates(candidates, share) -> None:
     """They do not depend on the order of candidates or the unit of time."""
     mean, width = np.array(candidates).T
     found = probability_best(mean, width, share)

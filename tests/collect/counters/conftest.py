@@ -6,32 +6,15 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 from surrogate.collect.counting import Pair
 from surrogate.features.conv import Conv
+from tests.known import known_answers
 
 PROFILERS = Path(__file__).parents[1] / "fake" / "profilers"
-CHILD = """
-import json, os, sys
-from pathlib import Path
-
-assert os.environ["LC_ALL"] == "C"
-log, pairs = Path(os.environ["FAKE_PROFILE"]), Path(sys.argv[1]).read_text().splitlines()
-settings = json.loads(Path(__file__).with_name("settings.json").read_text())
-launches = [("cold_start", 7, 128)]
-for number, line in enumerate(pairs):
-    if number in settings.get("missing", []):
-        continue
-    launches.append(("seer_marker", number + 1, 1))
-    for kernel in range(2):
-        base = f"{json.loads(line)['algorithm'].lower()}_{kernel}"
-        launches.append((f"_Z{len(base)}{base}IfLi128EEvPfi", 40 + kernel, 256))
-log.write_text("".join(f"kernel\\t{name}\\t{grid}\\t1\\t1\\t{block}\\t1\\t1\\t128\\t8192\\t0\\t1234500\\t2e6\\t317632\\n"
-                       for name, grid, block in launches))
-"""
+CHILD = known_answers(__file__)["child"]
 
 
 @pytest.fixture
@@ -60,7 +43,7 @@ def profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
     def make(denied: bool = False, failing: str = "", **settings: object) -> str:
         (folder / "settings.json").write_text(json.dumps(settings))
         monkeypatch.setenv("FAKE_PROFILER", "denied" if denied else f"fails:{failing}" if failing else "")
-        program("child", f"#!{sys.executable} -SE\n" + dedent(CHILD))
+        program("child", f"#!{sys.executable} -SE\n" + CHILD)
         return program("ncu", f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROFILERS}/ncu.py" "$@"\n')
 
     return make

@@ -49,9 +49,7 @@ SMALL = {"batch": 100, "rows": 10**6, "tables": 3, "bag": 10, "dim": 34}
         ("embedding_bag_backward_adagrad", SMALL, "", 1.9105067985166873, None),
     ],
 )
-def test_updates_equal_the_notebook_and_are_near_its_measurements(
-    kind: str, sizes: dict[str, int], variant: str, published_us: float, measured_us: float | None
-) -> None:
+def test_updates_equal_the_notebook_and_are_near_its_measurements(kind, sizes, variant, published_us, measured_us):
     """The variants are the notebook's, by shared memory and by optimizer, on its V100."""
     problem = operator(kind, **sizes, variant=variant)
     assert problem.roofline_us(gpu("v100")) == pytest.approx(published_us, rel=1e-9)

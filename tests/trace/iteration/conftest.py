@@ -1,7 +1,6 @@
 """Builders of steps and calls from times in µs."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,23 +10,13 @@ from surrogate.trace.iteration.overheads import Action, HostStep, Mean, Overhead
 from surrogate.trace.iteration.predict import StreamClocks
 
 
-def make_action(
-    start: float, end: float, rows: Sequence[int] = (), name: str = "cudaLaunchKernel", **settings: Any
-) -> Action:
+def make_action(start, end, rows=(), name="cudaLaunchKernel", **settings) -> Action:
     """Return a call from ``start`` to ``end`` µs that launches activities ``rows``."""
     kind = settings.pop("kind", events.LAUNCH)
     return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **settings)
 
 
-def make_step(
-    name: str,
-    start: float,
-    end: float,
-    *actions: Action,
-    thread: int = 0,
-    events: Sequence[float] = (),
-    **settings: Any,
-) -> HostStep:
+def make_step(name, start, end, *actions, thread=0, events=(), **settings) -> HostStep:
     """Return an operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
     given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
     return HostStep(
@@ -58,9 +47,7 @@ def fixed(**us: float) -> Overheads:
     return Overheads({(kind, ""): Mean(value, 1) for kind, value in (given | us).items()})
 
 
-def make_clocks(
-    times: Sequence[float], streams: Sequence[int] = (), collective: Sequence[int] = (), **settings: Any
-) -> StreamClocks:
+def make_clocks(times, streams=(), collective=(), **settings) -> StreamClocks:
     """Return clocks at 0 over activities of these times (µs), by default on stream 0 with `fixed` overheads."""
     count = len(times)
     joined = [row in collective for row in range(count)]

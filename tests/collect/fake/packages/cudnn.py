@@ -8,25 +8,13 @@ one). FAKE_FAULTS names an execution ``execute`` with the plan's index.
 import json
 import os
 import signal
+import tomllib
 from enum import Enum
 from math import prod
+from pathlib import Path
 
-# Plans of every ranking, best first: name, notes, workspace in KiB; engine 5 fails when it is built.
-PLANS = (
-    ("eng67_k2=1", {"TENSOR_CORE"}, 4),
-    ("eng68_k2=0", {"DOWN_CONVERT_INPUTS"}, 4),
-    ("eng1_k2=1_k3=0", set(), 1),
-    ("eng1_k2=3_k3=0", set(), 1),
-    ("eng0", {"STRICT_NAN_PROP"}, 0),
-    ("eng5_k1=5", set(), 5),
-    ("eng2_k2=2_k3=0", {"FFT"}, 1),
-    ("eng3_k2=0", {"NONDETERMINISTIC"}, 1),
-    ("eng4_k2=0", set(), 1),
-    # The fallback mode's plans.
-    ("eng6_k2=0", set(), 0),
-    *((f"eng6_k2={knob}", set(), 0) for knob in range(1, 5)),
-    ("eng7_k2=0", set(), 1 << 30),
-)
+PLANS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["plans"]
+"""Plans of every ranking, best first: name, notes, workspace in KiB; engine 5 fails when it is built."""
 __version__ = "1.18.0"
 data_type = Enum("data_type", ["FLOAT", "DOUBLE", "HALF", "BFLOAT16"])
 heur_mode = Enum("heur_mode", ["A", "FALLBACK"])
@@ -134,7 +122,7 @@ class pygraph:  # noqa: N801
 
     def build_plan_at_index(self, index):
         name, notes, _ = PLANS[index]
-        if notes & self.refused:
+        if self.refused.intersection(notes):
             raise cudnnGraphNotSupportedError("Deselecting execution plan")
         if name.startswith("eng5_"):
             raise RuntimeError("engine 5 refuses the problem after all")
