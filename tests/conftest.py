@@ -140,6 +140,17 @@ def refused() -> Callable[..., AbstractContextManager[None]]:
     return check
 
 
+@pytest.fixture
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit boosted trees of 20 rounds by default, which tests of other properties need no more of."""
+    from surrogate.models.stacked import BoostedSeer, BoostedTerms
+
+    for cls in (BoostedTerms, BoostedSeer):
+        defaults = cls.__init__.__defaults__
+        assert defaults and cls().rounds == defaults[0]
+        monkeypatch.setattr(cls.__init__, "__defaults__", (20, *defaults[1:]))
+
+
 @pytest.fixture(scope="session")
 def measurements() -> Path:
     """Return the folder of the public measurements."""

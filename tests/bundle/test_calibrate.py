@@ -184,11 +184,11 @@ def same(terms: np.ndarray) -> CorrectionInputs:
 
 def test_training_rows_do_not_change_the_interval_widths(table: Table, bundle: Bundle) -> None:
     """Their errors are not held-out errors."""
-    again = calibrate(bundle, table(16, noise=0.02))
+    again = calibrate(bundle, table(16, noise=0.02).query("gpu == 'Tesla T4'"))
     assert again.family_models["conv"].widths == bundle.family_models["conv"].widths
     for row in again.card["calibration"].values():
         assert row["rows_not_trained_on"] == 0 and row["median_ape_held_out"] is None
-    more = calibrate(bundle, table(24, noise=0.02))
+    more = calibrate(bundle, table(20, noise=0.02).query("gpu == 'Tesla T4'"))
     assert more.family_models["conv"].widths != bundle.family_models["conv"].widths
     for row in more.card["calibration"].values():
         assert 0 < row["rows_not_trained_on"] < row["rows"] and row["median_ape_held_out"] > 0.0
@@ -217,11 +217,8 @@ def test_calibration_keeps_candidates_and_adds_new_ones(table: Table, bundle: Bu
     data = on_new_gpu(table, bundle)
     sample = data.with_frame(data.frame[data.frame["algorithm"].isin(["IMPLICIT_GEMM", "WINOGRAD"])])
     calibrated = calibrate(trees, sample)
-    assert {key.algorithm for key in calibrated.family_models["conv"].candidates} == {
-        "IMPLICIT_GEMM",
-        "FFT",
-        "WINOGRAD",
-    }
+    names = {key.algorithm for key in calibrated.family_models["conv"].candidates}
+    assert names == {"IMPLICIT_GEMM", "FFT", "WINOGRAD"}
     answers = predicted(calibrated, data.frame[data.frame["algorithm"] != "IMPLICIT_PRECOMP_GEMM"])
     assert np.isfinite(answers["predicted_us"]).all()
     evaluated = data.frame[(data.frame["algorithm"] == "WINOGRAD") & (data.frame["status"] == "ok")]

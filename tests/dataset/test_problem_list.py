@@ -85,16 +85,9 @@ def test_problems_of_a_described_kernel_are_read(tmp_path: Path, text: str) -> N
 
 
 def test_invalid_lists_of_a_described_kernel_are_refused(refused, tmp_path: Path) -> None:
-    family = FAMILIES.from_description(
-        Description("listed_kernel", ("m",), {"block": (1, 2)}, {"layout": ("NCHW", "NHWC")})
-    )
-    for text, message in (
-        ("m\n64\nx\n", "line 3"),
-        ("x,layout\n1,NCHW\n", "column m"),
-        ("m,layout\n1,tiled\n", "tiled"),
-        ("n64\n", "not readable"),
-        ("m\n", "no problem"),
-    ):
+    layouts = {"layout": ("NCHW", "NHWC")}
+    family = FAMILIES.from_description(Description("listed_kernel", ("m",), {"block": (1, 2)}, layouts))
+    for text, message in ANSWERS["invalid_described"]:
         with refused(str(tmp_path), message):
             read_list(_write(tmp_path, text), family)
     pd.DataFrame({"m": [64, 64, 8], "block": [1, 2, 1]}).to_parquet(tmp_path / "table")

@@ -9,7 +9,6 @@ import pytest
 from experiments.experiment import Effort
 from experiments.sources import FILES, Sources
 from surrogate.dataset.tables import read_table, write_table
-from surrogate.models.boosted import BoostedTerms
 from tests.known import known_answers
 
 SAMPLES = known_answers(__file__)
@@ -34,9 +33,6 @@ def sources(tmp_path_factory: pytest.TempPathFactory, measurements: Path) -> Sou
 
 
 @pytest.fixture
-def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
-    """Return a quick effort of four models, with boosters of 20 rounds."""
-    defaults = BoostedTerms.__init__.__defaults__
-    assert defaults and BoostedTerms().rounds == defaults[0]
-    monkeypatch.setattr(BoostedTerms.__init__, "__defaults__", (20, *defaults[1:]))
+def effort(few_rounds: None) -> Effort:
+    """Return a quick effort of four models."""
     return Effort(quick=True, models=("always-best-single", "roofline", "linear-terms", "boosted-terms"))

@@ -82,15 +82,9 @@ def test_scope_operators_have_the_size_of_the_convolution_output() -> None:
 
 def test_pools_come_from_the_layers_of_networks() -> None:
     """Layers that occur several times are one row, and the modes of a pool are one variant."""
-    layer = {
-        "gpu": "Tesla T4",
-        "network": "VGG16",
-        "layer_idx": 3,
-        "library_version": "7.6.3",
-        "op": "CUDNN_POOLING_FWD",
-    }
+    layer = {"gpu": "Tesla T4", "network": "VGG16", "layer_idx": 3, "library_version": "7.6.3"}
     sizes = {"n": 1, "c": 64, "h": 224, "w": 224, "r": 2, "s": 3, "pad_h": 0, "pad_w": 1, "stride_h": 2, "stride_w": 2}
-    pool = {**layer, **sizes, "variant": "POOLING_MAX_DETERMINISTIC", "time_us": 28.1}
+    pool = {**layer, **sizes, "op": "CUDNN_POOLING_FWD", "variant": "POOLING_MAX_DETERMINISTIC", "time_us": 28.1}
     rows = rows_of(pool, {**pool, "layer_idx": 9}, {**pool, "op": "CUDNN_CONV_FWD", "variant": "GEMM"})
     columns = ["operator", "variant", "h", "window", "window_w", "pad", "pad_w", "time_us", "repeats"]
     assert rows[columns].to_numpy().tolist() == [["max_pool", "", 224, 2, 3, 0, 1, 28.1, 1]]

@@ -29,9 +29,8 @@ def test_a_script_writes_its_table_and_prints_its_answer(sources, tmp_path, effo
     with pytest.raises(SystemExit) as ended:
         run_script(experiment("small_to_large"), ["--quick", "--data", str(sources.folder), "--out", str(tmp_path)])
     assert ended.value.code == 0
-    assert (tmp_path / "tables" / "small_to_large.csv").is_file() and (
-        tmp_path / "figures" / "small_to_large.svg"
-    ).is_file()
+    for name in ("tables/small_to_large.csv", "figures/small_to_large.svg"):
+        assert (tmp_path / name).is_file(), name
     assert capsys.readouterr().out.startswith("Median error — cuDNN 7, > 64× the largest trained: ")
 
 

@@ -9,14 +9,8 @@ from surrogate.models.seer.kernels import METRIC_COLUMNS, with_kernel_metrics
 SIZES = dict(zip(SIZE_COLUMNS, (128, 64, 28, 28, 64, 3, 3, 0, 0, 1, 1, 1, 1, 1), strict=True))
 SETTING_NAMES = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")
 SETTING = dict(zip(SETTING_NAMES, ("TITAN V", "cudnn", "7.6.3", "fwd", "fp32", "fma", "NCHW"), strict=True))
-LAUNCH = {
-    "block_x": 256,
-    "block_y": 1,
-    "block_z": 1,
-    "registers_per_thread": 122,
-    "static_shared_bytes": 8448,
-    "dynamic_shared_bytes": 0,
-}
+LAUNCH = dict.fromkeys(("block_y", "block_z"), 1) | {"block_x": 256, "registers_per_thread": 122}
+LAUNCH |= {"static_shared_bytes": 8448, "dynamic_shared_bytes": 0}
 
 
 def problems(*algorithms: str) -> pd.DataFrame:

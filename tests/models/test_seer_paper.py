@@ -15,18 +15,12 @@ from surrogate.models.seer import physics as formulas
 from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
 from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.models.test_seer_formulas import weighted_sum
 from tests.models.test_seer_metrics import SETTING
 
 GPU = "TITAN Xp"
-TITAN_XP_B_MAX = {
-    "IMPLICIT_GEMM": {"32x32": 240, "64x128": 120, "128x128": 120},
-    "IMPLICIT_PRECOMP_GEMM": {"128x32": 150, "128x64": 120, "128x128": 60},
-    "GEMM": {"32x32": 480, "64x128": 60, "128x128": 60},
-    "WINOGRAD": {"1x4x8": 60, "2x2x8": 60, "4x1x8": 60},
-    "WINOGRAD_NONFUSED": {"128x64": 120, "128x128": 60},
-}
+TITAN_XP_B_MAX = known_answers(__file__)["titan_xp_b_max"]
 """Resident blocks of a Titan Xp by algorithm and tile."""
 WITH_COUNTERS = tuple(TITAN_XP_B_MAX)
 CLASS_PCT = ((90.0, 90.0), (70.0, 80.0), (30.0, 30.0))
@@ -167,21 +161,7 @@ def test_fit_recovers_its_training_times(fitted: SeerPaper, rows: Rows, algorith
     np.testing.assert_allclose(fitted.predict(of_algorithm), of_algorithm.time_us, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "time_us"),
-    [
-        # Compute-bound: B = 64·28²/128 = 392, n = ⌈392/120⌉ = 4 and I = 32·2·256 + 100 = 16484.
-        # 2·(2e-9·4·120·16484 + 3·4) = 2·12.01582464
-        ({"c": 256, "w": 28, "s": 1}, 24.03164928),
-        # Memory-bound: B = 64·60²/128 = 1800 is 15 whole waves of 120, R = 2·0.875·64 = 112 and Wr = 2·24 = 48.
-        # 2·(4e-7·1800·(112 + 48) + 20) = 2·20.1152
-        ({"c": 64, "w": 60, "s": 1}, 40.2304),
-        # Under-utilised: B = 64·26²/128 = 338, n = 3, I = 32·2·144 + 100 = 9316, R = 2·0.875·144 = 252 and Wr = 48.
-        # 2·(3e-7·338·252 + 6e-7·338·48 + 5e-10·3·120·9316 + 15) = 2·15.03696408
-        ({"c": 16, "w": 28, "s": 3}, 30.07392816),
-    ],
-    ids=["compute", "memory", "under-utilised"],
-)
+@cases(__file__)
 def test_prediction_equals_the_hand_calculation(fitted, rows, sizes, time_us) -> None:
     """IMPLICIT_GEMM with N = 64, K = 96 and stride 1: tile 128×128, 120 resident blocks and factor 2."""
     of_problem = sizes | {"algorithm": "IMPLICIT_GEMM", "n": 64, "k": 96, "stride_w": 1}

@@ -44,13 +44,7 @@ def trace_json(steps: int = 2, start: float = 1_700_000_000_000_000) -> dict[str
 
 def older_generation(trace: dict[str, Any]) -> dict[str, Any]:
     """Return the trace in the older generation: other categories, threads as text, lower-case ids."""
-    older = {
-        "cpu_op": "Operator",
-        "user_annotation": "Operator",
-        "cuda_runtime": "Runtime",
-        "kernel": "Kernel",
-        "gpu_memcpy": "Memcpy",
-    }
+    older = known_answers(__file__)["older"]
     events = []
     for event in json.loads(json.dumps(trace["traceEvents"])):
         category = event.get("cat")

@@ -130,11 +130,7 @@ def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_pa
 
 
 def test_tables_shorten_kernel_names_and_files_keep_them(seer, make_trace, tmp_path):
-    name, path, page = (
-        "void at::native::relu_kernel<float>(at::Tensor<float>, int)",
-        tmp_path / "t.json",
-        tmp_path / "p",
-    )
+    name, path, page = "void at::native::relu_kernel<float>(at::Tensor<float>, int)", tmp_path / "t", tmp_path / "p"
     path.write_text(json.dumps(make_trace()).replace("relu_kernel", name))
     for words in (f"kernels {path} --html {page}", f"spans {path} --level kernel", f"diff {path} {path} --by kernel"):
         out, *files = (seer(*words.split(), *form)[1] for form in ((), ("--json",), ("--csv",)))

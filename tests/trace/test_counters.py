@@ -12,7 +12,7 @@ from surrogate.trace import events
 from surrogate.trace.kernels import kernel_table, with_counters
 from surrogate.trace.profiling import profile
 from surrogate.trace.spans import trace_spans
-from tests.known import cases
+from tests.known import cases, known_answers
 
 SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
@@ -130,16 +130,7 @@ def test_nvprof_summary_becomes_a_kernel_table(seer, name):
     log = SAMPLES / name
     rows = seer("kernels", log, "--json").succeeded().json
     assert [row["type"] for row in rows] == ["GPU activities"] * 3 + ["API calls"]
-    assert rows[1] == {
-        "type": "GPU activities",
-        "kernel": "void dgemm<double, int=4>(double*,  int)",
-        "time_pct": 25.0,
-        "calls": 2,
-        "total_us": 500_000.0,
-        "avg_us": 250_000.0,
-        "min_us": 200_000.0,
-        "max_us": 300_000.0,
-    }
+    assert rows[1] == known_answers(__file__)["nvprof_row"]
     assert [rows[0][name] for name in ("calls", "total_us", "max_us")] == pytest.approx([28160, 1.45e6, 133.22])
     assert "[CUDA memcpy DtoH]" in seer("kernels", log)[1]
 

@@ -76,14 +76,9 @@ def test_trim_keeps_the_second_step(make_trace, read, part):
     tables = (trace.ranges, trace.calls, trace.activities, trace.allocations)
     assert list(map(len, tables)) == [10, 6, 6, 1]
     assert (trace.activities.call >= 0).all() and (trace.activities.range >= 0).all()
-    assert [trace.name_of(trace.ranges, r) for r in trace.activities.range] == [
-        "aten::cudnn_convolution",
-        "aten::relu",
-        "ReluBackward0",
-        "aten::convolution_backward",
-        "aten::add_",
-        "aten::copy_",
-    ]
+    launching = [trace.name_of(trace.ranges, r) for r in trace.activities.range]
+    backward = ["ReluBackward0", "aten::convolution_backward"]
+    assert launching == ["aten::cudnn_convolution", "aten::relu", *backward, "aten::add_", "aten::copy_"]
 
 
 def test_trimmed_iterations_sum_to_the_trace(resnet):

@@ -158,6 +158,7 @@ def test_conditions_limit_the_space_and_parameters_extend_it(tmp_path: Path) -> 
     assert any(p["block_m"] == 48 for p in picked)  # allowed, although it was not measured
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_commands_lead_from_a_table_to_a_choice(seer: Callable[..., CommandResult], tmp_path: Path) -> None:
     data = tmp_path / "made_up.csv"
     times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu")).to_csv(data, index=False)

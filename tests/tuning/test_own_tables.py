@@ -15,15 +15,10 @@ from surrogate.features.gpu import gpu
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.tuning import Tuner
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
 
-FORMULAS = {
-    "flops": "2 * m * n * 768",
-    "bytes": "2 * m * n",
-    "threads_per_block": "32 * warps",
-    "shared_bytes": "16 * block_m * block_n",
-}
+FORMULAS = known_answers(__file__)["formulas"]
 MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
 LARGE = "made_up:m4096n2048"
 FLOPS = 2.0 * 4096 * 2048 * 768
@@ -169,6 +164,7 @@ def test_a_tuner_uses_the_median_and_warns_of_other_units(refused, own_bundle: B
     assert tuner.best == (configuration, 500.0)
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_commands_report_the_columns_and_refuse_other_files(seer, table, tmp_path) -> None:
     data, merged, toml = tmp_path / "mine.csv", tmp_path / "both.parquet", tmp_path / "k.toml"
     table.to_csv(data, index=False)
@@ -190,13 +186,7 @@ def test_commands_report_the_columns_and_refuse_other_files(seer, table, tmp_pat
     export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
     assert export.is_refusal("did you mean c-header?")
     assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
-    for name, content, words in (
-        ("b.xlsx", "PK\x03\x04", "an Excel workbook"),
-        ("c.json", '{"m": {"0": 1}}', "each a number or a text"),
-        ("d.csv", "", "has no rows"),
-        ("e.csv", "gpu, m\nv100,1\n", "e.csv: column n is missing; it has gpu, m"),
-        ("f.csv", "gpu,m,n,w,time_us\nv100,1,1,1,0\n", "f.csv: line 2: time_us is 0"),
-    ):
+    for name, content, words in known_answers(__file__)["other_files"]:
         (tmp_path / name).write_text(content)
         assert seer("train", tmp_path / name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)
     query = tmp_path / "ask.csv"

@@ -220,12 +220,6 @@ def test_no_half_width_exceeds_the_largest_held_out_error() -> None:
     assert again.max_errors == steep.max_errors
 
 
-def test_edge_belongs_to_the_step_above() -> None:
-    steps = StepFunction((1.0, 2.0), (0.5, 1.0, 3.0))
-    levels = np.array([0.0, 1.0, 1.5, 2.0, np.inf, np.nan])
-    assert steps.at(levels).tolist() == [0.5, 1.0, 1.0, 3.0, 3.0, 3.0]
-
-
 def roofline_times(frame: pd.DataFrame, factor: np.ndarray) -> Rows:
     """Return rows with times of ``factor`` times the roofline's prediction."""
     rows = checked(frame)

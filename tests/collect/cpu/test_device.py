@@ -71,11 +71,7 @@ def test_failed_measurements_have_a_status_and_a_reason(refused):
     cpu, _ = device(A={"reason": "needs stride 1"}, B={"workspace": 1001}, C={"fails": True})
     assert cpu.candidates(CONV) == ("A", "B", "C")
     results = {name: cpu.measure(CONV, name, RepeatPolicy()) for name in "ABC"}
-    assert {name: result.status for name, result in results.items()} == {
-        "A": "not_supported",
-        "B": "workspace_too_large",
-        "C": "failed",
-    }
+    assert [results[name].status for name in "ABC"] == ["not_supported", "workspace_too_large", "failed"]
     assert results["A"].reason == "needs stride 1"
     assert results["B"].workspace_bytes == 1001
     assert results["C"].reason == "MemoryError: no room"

@@ -17,21 +17,13 @@ def names(graph, mask):
 
 def test_select_filters_tasks(invented_graph):
     assert len(names(invented_graph, select(invented_graph, kind="kernel"))) == 15
-    assert names(invented_graph, select(invented_graph, kind="kernel", name="wgrad", iteration=1)) == [
-        "cudnn_wgrad_kernel"
-    ]
-    assert set(names(invented_graph, select(invented_graph, kind="kernel", layer=r"^conv2d"))) == {
-        "volta_scudnn_128x64_relu_interior_nn_v1",
-        "cudnn_wgrad_kernel",
-    }
-    assert set(names(invented_graph, select(invented_graph, kind="kernel", phase="backward"))) == {
-        "relu_backward_kernel",
-        "cudnn_wgrad_kernel",
-    }
-    long = select(
-        invented_graph, kind=("kernel", "copy"), where=lambda task: task.duration_us > 90 and task.iteration == 0
-    )
-    assert names(invented_graph, long) == ["volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"]
+    conv, wgrad = "volta_scudnn_128x64_relu_interior_nn_v1", "cudnn_wgrad_kernel"
+    assert names(invented_graph, select(invented_graph, kind="kernel", name="wgrad", iteration=1)) == [wgrad]
+    assert set(names(invented_graph, select(invented_graph, kind="kernel", layer=r"^conv2d"))) == {conv, wgrad}
+    backward = select(invented_graph, kind="kernel", phase="backward")
+    assert set(names(invented_graph, backward)) == {"relu_backward_kernel", wgrad}
+    is_long = lambda task: task.duration_us > 90 and task.iteration == 0  # noqa: E731
+    assert names(invented_graph, select(invented_graph, kind=("kernel", "copy"), where=is_long)) == [conv, wgrad]
     assert select(invented_graph, resource="GPU 0 stream 7").sum() == 18
 
 
