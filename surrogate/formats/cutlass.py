@@ -81,8 +81,8 @@ def _rows(path: Path, left_out: Counter[str], limits: ReadLimits) -> Iterator[_R
         elif header and len(cells) > 1:
             left_out[f"they do not have the {len(header)} columns of the header"] += 1
     if not count:
-        missing = "row below its header" if header else "header with OperationKind, Operation, Status and Runtime"
-        raise InputError(f"{path}: no {missing}; give the file of `cutlass_profiler --output=NAME.csv`")
+        needed = "no row below a header with OperationKind, Operation, Status and Runtime"
+        raise InputError(f"{path}: {needed}; give the file of `cutlass_profiler --output=NAME.csv`")
 
 
 def _kernel(row: _Row) -> str:

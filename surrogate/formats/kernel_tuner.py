@@ -225,10 +225,8 @@ def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
 def _sizes(path: Path, problem_size: object) -> dict[str, int]:
     """Return the integers of a problem size by axis. A text, such as a formula of the parameters, is skipped."""
     given = problem_size if isinstance(problem_size, list) else [problem_size]
-    axes = zip(_AXES, given, strict=False)
-    return {
-        axis: checked_int(str(path), "problem_size", each) for axis, each in axes if not isinstance(each, str | None)
-    }
+    numbers = [(axis, each) for axis, each in zip(_AXES, given, strict=False) if not isinstance(each, str | None)]
+    return {axis: checked_int(str(path), "problem_size", each) for axis, each in numbers}
 
 
 def _ms(path: Path, time: Any, unit: Any) -> Any:

@@ -6,18 +6,17 @@ all files of one board at once; repeated times of a product become their median.
 
 - The line GCN_ARCH_NAME names an architecture. If several boards have it, or if the line is missing, give --gpu.
 - Sizes are column-major, as in the file and as for `tensile`: tn_M_N_K is C (M × N) = Aᵀ · B. Column ``variant`` has
-  the transposes if they are not NN. Products with bias are `linear`, batched products `bmm`, the others `gemm`.
+  the transposes if they are not NN, as in `seer select … --variant TN`. Products with bias are `linear`, batched
+  products are `bmm`, the others `gemm`.
 - ``library`` is rocblas, hipblaslt or another prefix of the solution's name; ``pytorch`` is the solution Default. Its
   version is in the Validator lines. Column ``solution`` has the full name.
 - Only the fastest solution of a product is known: a table has times, but no choice. Lines without a time, times of 0
   and inf, and element types without a counterpart, such as complex ones, are counted and skipped.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -31,17 +30,17 @@ from surrogate.features.gpu import gpus
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import UNKNOWN_VERSION, Imported, family_rows, plural
+from surrogate.formats.tuned import is_time, number
 
 _DTYPES: dict[str, list[str]] = read_toml(__file__)["dtypes"]
 """Beginning of a type's name in lower case → element type, and the math if it is not the default of the board."""
 _OPERATOR = re.compile(r"(\w*)TunableOp_(.+)_([NTC]{2})", re.IGNORECASE)
-_BATCH = r"(?:_B)?_(\d+)"
+_SIZE = r"(?:_(\d{1,15}))"
 _PARAMETERS = re.compile(
-    rf"[ntc]{{2}}_(\d+)_(\d+)_(\d+)(?:{_BATCH})?(?:_ld_\d+_\d+_\d+(?:{_BATCH})?)?(?:_rw_\d)?(?:_bias_(\w+))?",
-    re.IGNORECASE,
+    rf"[ntc]{{2}}{_SIZE * 3}(?:_B)?{_SIZE}?(?:_ld(?:_\d+){{3}}(?:_B)?{_SIZE}?)?(?:_rw_\d)?(?:_bias_(\w+))?",
+    re.IGNORECASE | re.ASCII,
 )
 _SOLUTION = re.compile(r"Gemm_([a-z]+)_", re.IGNORECASE)
-_REMEDY = "give tunableop_results*.csv; `seer import tunableop --how` says how to get it"
 
 
 def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
@@ -53,7 +52,7 @@ def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) 
     rows = pd.DataFrame([row for path in map(Path, paths) for row in _rows(path, gpu, left_out, limits)])
     notes = tuple(f"left out: {plural(count, 'line')}, {why}" for why, count in left_out.items())
     if rows.empty:
-        raise InputError(f"{paths[0]}: no measurement ({'; '.join(notes)}); {_REMEDY}")
+        raise InputError(f"{paths[0]}: no measurement; {'; '.join(notes) or 'give tunableop_results*.csv'}")
     return Imported(family_rows(rows), candidates="listed", notes=notes)
 
 
@@ -65,18 +64,14 @@ def _rows(path: Path, gpu: str | None, left_out: Counter[str], limits: ReadLimit
     lines = [[cell.strip() for cell in line.split(",")] for _, line in read_lines(path, **limits)]
     facts = {cells[1]: cells[2] for cells in lines if cells[0] == "Validator" and len(cells) > 2}
     products = [(match, cells) for cells in lines if (match := _OPERATOR.fullmatch(cells[0])) and len(cells) > 1]
-    if not facts and not products:
-        raise InputError(f"{path}: neither a Validator line nor a product; {_REMEDY}")
-    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu)
+    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu) if products else ""
     for (operator, types, transposes), cells in ((match.groups(), cells) for match, cells in products):
         dtype, *math_type = next((row for name, row in _DTYPES.items() if types.lower().startswith(name)), [""])
         sizes = _PARAMETERS.fullmatch(cells[1])
         m, n, k, *batches = (int(size or 0) for size in sizes.groups()[:5]) if sizes else (0, 0, 0)
         batch = max(batches, default=0) or 1
-        time_ms = math.nan
-        with suppress(ValueError, IndexError):
-            time_ms = float(cells[3])
-        if not 0 < time_ms < math.inf:
+        time_ms = number([*cells, "", ""][3])
+        if not is_time(time_ms):
             left_out["no time above 0: untuned or failed"] += 1
         elif not dtype:
             left_out[f"the package has no products of {types[:40]}"] += 1
