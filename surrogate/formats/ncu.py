@@ -61,15 +61,9 @@ def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[
     B_max is the occupancy limit times the number of SMs, or follows from the exact waves per SM. The details page
     rounds the waves to two digits, so its number is not used. waves = ⌈blocks / B_max⌉.
     """
-    numbers: dict[str, float] = {}
-    for column, names in _NAMES.items():
-        value = _first(metrics, names)
-        if value is not None:
-            numbers[column] = value
-    for column, names in _BYTES.items():
-        value = _first(metrics, names)
-        if column not in numbers and value is not None:
-            numbers[column] = value / _SECTOR_BYTES
+    counted_bytes = {column: value for column, names in _BYTES.items() if (value := _first(metrics, names)) is not None}
+    counted = {column: value for column, names in _NAMES.items() if (value := _first(metrics, names)) is not None}
+    numbers = {column: value / _SECTOR_BYTES for column, value in counted_bytes.items()} | counted
     for what, shape in (("grid", grid), ("block", block)):
         for index, axis in enumerate("xyz"):
             value = float(shape[index]) if shape else _first(metrics, (_DIMENSIONS[f"{what}_{axis}"],))
@@ -137,26 +131,20 @@ FORMAT = Format("ncu", "Nsight Compute's CSV, text and .ncu-rep reports", read)
 
 _SHAPE = re.compile(r"\(?(\d{1,10})[,;x ]+(\d{1,10})[,;x ]+(\d{1,10})\)?", re.ASCII)
 _LAUNCH = re.compile(
-    r"(?P<name>.*?)(?: *(?P<grid>\([\d, ]+\))x(?P<block>\([\d, ]+\)))?(?:, \d{4}-[^,]*)?"
-    r"(?:, Context \d+, Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC (?P<cc>[\d.]+))?)?",
+    r"(.*?)(?:(\([\d, ]+\))x(\([\d, ]+\))|(?=, (?:\d{4}-[^,]*, )?Context ))(?:, \d{4}-[^,]*)?"
+    r"(?:, Context \d+, Stream (\d+)(?:, Device (\d+))?(?:, CC ([\d.]+))?)?",
     re.ASCII,
 )
 """The line of a launch in text: ``name (8, 1, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 8.9``."""
-_DEVICE_NAME = "device__attribute_display_name"
 _KERNEL_NAMES = ("Kernel Name", "Demangled Name", "Function Name")
-_FACTS = {"device": ("Device Name", "Device"), "stream": ("Stream",), "cc": ("CC",)}
-"""Column of the kernel table → columns of an export; the first that has a text counts."""
+_UNIT = re.compile(r" ?[\[(]([^\[\]()]*)[\])]$")
+_TURNED = re.compile(r'"?(?:ID|[A-Z]\w+ Name|(?:Grid|Block) Size|Duration|# Registers|\w+__).*[,;\t]')
+"""A line of a table with a row per metric and a column per launch, as the graphical interface may write it."""
 
 
 def is_ncu(line: str) -> bool:
     """Return True for a line that only Nsight Compute's tables and texts have: a header, or a text's launch."""
-    return any(name in line for name in _KERNEL_NAMES) or _text_launch(line) is not None
-
-
-def _text_launch(line: str) -> re.Match[str] | None:
-    """Return the match of a text's launch. Other lines name neither a grid nor a stream."""
-    match = _LAUNCH.fullmatch(line.strip()) if "x(" in line or ", Stream " in line else None
-    return match if match and (match["grid"] or match["stream"]) else None
+    return any(name in line for name in _KERNEL_NAMES) or _LAUNCH.fullmatch(line.strip()) is not None
 
 
 @dataclass(slots=True)
@@ -192,18 +180,21 @@ class _NcuExport:
         header: list[str] = []
         units: dict[str, str] = {}
         columns: list[slice] = []
+        turned: list[list[str]] = []
         delimiter, previous = ",", ""
         for line in lines:
             if opened := _header(line):
                 header, units, delimiter = opened
                 self._tables += 1
-            elif match := None if header else _text_launch(line):
-                facts = {column: match[column] or "" for column in _FACTS}
-                grid, block = (_triple(match[shape] or "") for shape in ("grid", "block"))
-                self._launches.append(_Launch(match["name"] or previous, grid, block, facts))
+            elif match := None if header else _LAUNCH.fullmatch(line.strip()):
+                name, *texts = match.groups("")
+                row = dict(zip(("Grid Size", "Block Size", "Stream", "Device", "CC"), texts, strict=True))
+                self._add_launch(name.strip() or previous, row)
             elif not header:
                 columns = (ruled_columns(line) or columns) if line.strip() else []
-                if self._launches and len(columns) == 3:
+                if not columns and _TURNED.match(line):
+                    turned.append(_cells(line)[0])
+                elif self._launches and len(columns) == 3:
                     self._add_metric(self._launches[-1], *(line[column].strip() for column in columns))
             elif cells := next(csv.reader(chain([line], lines), delimiter=delimiter)):  # a row may have several lines
                 if _belongs(cells, header):
@@ -211,6 +202,11 @@ class _NcuExport:
                 else:
                     self.skipped += 1
             previous = line.strip()
+        if turned and not (self._launches or self._tables):
+            cells, *launches = zip_longest(*turned, fillvalue="")
+            header, units = _names(cells)
+            for texts in launches:
+                self._add_row(dict(zip(header, texts, strict=True)), units)
         if not self._launches:
             what = "the table has no launches" if self._tables else "no header has ID and Kernel Name"
             raise InputError(f"{self.name}: {what}; export it with `ncu --import REPORT --csv --page raw`")
@@ -244,7 +240,8 @@ class _NcuExport:
             units |= {column: unit for column, unit in row.items() if unit}
 
     def _add_launch(self, name: str, row: dict[str, str]) -> _Launch:
-        facts = {fact: next(filter(None, map(row.get, columns)), "") for fact, columns in _FACTS.items()}
+        device = row.get("Device Name") or row.get("Device", "")
+        facts = {"device": device, "stream": row.get("Stream", ""), "cc": row.get("CC", "")}
         grid, block = (_triple(row.get(f"{what} Size", "")) for what in ("Grid", "Block"))
         self._launches.append(_Launch(name, grid, block, facts))
         return self._launches[-1]
@@ -254,9 +251,9 @@ class _NcuExport:
 
         Some metrics print the values of their instances after their own: ``5 (2; 3)``.
         """
-        if name == _DEVICE_NAME and text:
+        if name == "device__attribute_display_name" and text:
             launch.facts["device"] = text
-        text = re.split(r" *[({]", text, maxsplit=1)[0]
+        text = re.split(r"[({]", text, maxsplit=1)[0].strip()
         self.style.see(text)
         if name in METRICS:
             launch.texts.setdefault(name, (unit, text))
@@ -287,18 +284,25 @@ class _NcuExport:
 
 
 def _header(line: str) -> tuple[list[str], dict[str, str], str] | None:
-    """Return the columns, their units and the delimiter of a header; None for another line.
-
-    The graphical interface writes the unit behind the name: ``Duration [us]``.
-    """
-    delimiter = next((mark for mark in DELIMITERS if mark in line), "")
-    if not delimiter or not any(name in line for name in _KERNEL_NAMES):
+    """Return the columns, their units and the delimiter of a header; None for another line."""
+    if not any(name in line for name in _KERNEL_NAMES):
         return None
-    cells = (cell.strip() for cell in next(csv.reader([line], delimiter=delimiter)))
-    pairs = [cell[:-1].partition(" [")[::2] if cell.endswith("]") else (cell, "") for cell in cells]
-    header = [name for name, _ in pairs]
+    cells, delimiter = _cells(line)
+    header, units = _names(cells)
     is_table = "ID" in header or ("Metric Name" not in header and not METRICS.isdisjoint(header))
-    return (header, {name: unit for name, unit in pairs if unit}, delimiter) if is_table else None
+    return (header, units, delimiter) if is_table else None
+
+
+def _cells(line: str) -> tuple[list[str], str]:
+    """Return the cells of a line of CSV, and its delimiter."""
+    delimiter = next((mark for mark in DELIMITERS if mark in line), ",")
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))], delimiter
+
+
+def _names(cells: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """Return names without their units, and name → unit. The graphical interface writes both: ``Duration [us]``."""
+    names = [_UNIT.sub("", cell) for cell in cells]
+    return names, {name: match[1] for name, cell in zip(names, cells, strict=True) if (match := _UNIT.search(cell))}
 
 
 def _belongs(cells: list[str], header: list[str]) -> bool:

@@ -114,10 +114,8 @@ class _Table:
 
     def cells(self, line: str) -> list[str]:
         """Return the texts of a row."""
-        if self.delimiter == "|":
-            return line.strip(" |").split("|", len(self.header) - 1)
         if self.delimiter:
-            return _cells(line.strip(), self.delimiter)
+            return _cells(line, self.delimiter)
         return [line[column] for column in self.columns] or _GAP.split(line.strip(), len(self.header) - 1)
 
 
@@ -193,13 +191,15 @@ class _Log:
             elif not re.search(r"[^-+| ]", text):
                 table.columns = ruled_columns(line)
             elif row := self._row(table, line):
-                if (table.delimiter or table.columns) and not any(character.isdigit() for character in text):
-                    table = None  # the header or caption of another table
-                else:
+                if any(map(str.isdigit, text)) or not (table.delimiter or table.columns):
                     yield table, row, where
+                elif table.rows == 1 and not table.is_nsys:
+                    table.units = {name: unit for name, unit in row.items() if unit}
+                else:
+                    table = None  # the header or caption of another table
 
     def _row(self, table: _Table, line: str) -> dict[str, str]:
-        """Return the texts of a row by column, without those of units, captions and other lines."""
+        """Return the texts of a row by column; none for a caption or another line."""
         text = line.strip()
         if table.kind == "summary" and not table.delimiter and not table.is_nsys:
             match = _SUMMARY.fullmatch(text)
@@ -211,11 +211,7 @@ class _Log:
         if len(cells) != len(table.header):
             self.skipped += 1
             return {}
-        row = {name: cell.strip() for name, cell in zip(table.header, cells, strict=True)}
-        if table.delimiter and table.rows == 1 and not table.units and _is_units(table, row):
-            table.units = {name: unit for name, unit in row.items() if unit}
-            return {}
-        return row
+        return {name: cell.strip() for name, cell in zip(table.header, cells, strict=True)}
 
     def _launch(self, table: _Table, row: dict[str, str], where: str) -> None:
         if "Grid Size" in row:
@@ -246,8 +242,7 @@ class _Log:
             launch["registers_per_thread"] = count("Registers Per Thread", row["Registers Per Thread"], where)
         for kind in ("static", "dynamic"):
             column = f"{kind.title()} SMem"
-            # nvprof writes five digits of a size. nsys writes it in MB with three decimals, which is too few.
-            if row.get(column) and not (table.is_nsys and table.units.get(column) == "MB"):
+            if row.get(column):  # The log has five digits of a size.
                 launch[f"{kind}_shared_bytes"] = float(round(quantity(column, SIZE_BYTES, "B")))
         self.launches.append(launch)
 
@@ -293,7 +288,7 @@ def _check_message(text: str, where: str) -> None:
 
 def _cells(text: str, delimiter: str) -> list[str]:
     try:
-        return next(csv.reader([text], delimiter=delimiter))
+        return next(csv.reader([text.strip(" |")], delimiter=delimiter))
     except csv.Error:
         return []
 
@@ -306,7 +301,7 @@ def _header(text: str, caption: str) -> _Table | None:
     if not (re.search("Name|Kernel|Operation", text) and re.search("Time|Duration|Metric|Context", text)):
         return None  # a fast path for most lines: every header has these words
     delimiter = next((mark for mark in DELIMITERS if mark in text), "")
-    cells = _cells(text.strip(" |"), delimiter) if delimiter else _GAP.split(text)
+    cells = _cells(text, delimiter) if delimiter else _GAP.split(text)
     header, units, is_nsys = [], {}, False
     for cell in (cell.strip().replace(" (", "(") for cell in cells):
         base, _, unit = cell.removesuffix(")").rpartition("(")
@@ -328,13 +323,6 @@ def _header(text: str, caption: str) -> _Table | None:
     return (
         _Table("summary", header, delimiter, units, is_nsys) if {"Time(%)", "Time", "Calls", "Name"} <= names else None
     )
-
-
-def _is_units(table: _Table, row: dict[str, str]) -> bool:
-    """Return True for the row of units after a CSV header."""
-    if table.kind == "summary":
-        return row["Time"] in TIME_US
-    return row["Duration"] in TIME_US if table.kind == "trace" else not row.get("Kernel", "")
 
 
 def _caption(table: _Table, text: str) -> bool:

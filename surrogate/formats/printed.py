@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 from surrogate.features.errors import InputError
 
@@ -22,8 +21,8 @@ _MARK_NAMES = {".": "point", ",": "comma"}
 class NumberStyle:
     """The decimal mark of a file, by the evidence of all its numbers: ``1.234,5``, ``1 234,5`` or ``1'234.5``.
 
-    First `see` gets every number, then `normalised` rewrites each as Python reads it. Without evidence, as in ``212,480``
-    alone, the mark is a point, and a note says so.
+    First `see` gets every number, then `normalised` rewrites each as Python reads it. Without evidence, as in
+    ``212,480`` alone, the mark is a point, and a note says so.
     """
 
     file: str
@@ -38,9 +37,9 @@ class NumberStyle:
         if match := _PRINTED.fullmatch(text.strip()):
             marks = [mark for mark, body in _BODY.items() if body.fullmatch(match[2])]
             if len(marks) == 1:
-                self.evidence.setdefault(marks[0], text.strip())
-            elif marks and not self.undecided:
-                self.undecided = text.strip()
+                self.evidence.setdefault(marks[0], text.strip()[:40])
+            elif marks:
+                self.undecided = self.undecided or text.strip()[:40]
 
     def normalised(self, text: str) -> str:
         """Return a number without separators and with a decimal point, and its unit; any other text is unchanged.
@@ -64,10 +63,8 @@ class NumberStyle:
         """One sentence if the file does not decide the decimal mark."""
         if self.evidence or not self.undecided:
             return []
-        assumed = f"assumed: a decimal point, and commas between thousands, as in {self.undecided}"
-        return [
-            f"{Path(self.file).name}: no number shows the decimal mark; {assumed}; export it under LC_ALL=C to be sure"
-        ]
+        assumed = f"{self.undecided!r} is read with a decimal point and commas between thousands"
+        return [f"{self.file}: no number shows the decimal mark; {assumed}; LC_ALL=C makes sure"]
 
 
 def ruled_columns(line: str) -> list[slice]:

@@ -104,7 +104,7 @@ def test_other_exports_and_locales_have_the_same_launches(
 
 
 @cases(__file__)
-def test_text_of_older_versions_is_read(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
+def test_text_and_turned_tables_are_read(tmp_path: Path, text: str, expected: dict[str, Any]) -> None:
     assert first(read(tmp_path, text))[list(expected)].to_dict() == expected
 
 
