@@ -13,7 +13,7 @@ from surrogate.features.algorithms import CUDNN_GRAPH
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import Gpu
-from surrogate.features.kernels import LIMITS, MAX_THREADS, REGISTERS_PER_SM, WARP_THREADS
+from surrogate.features.kernels import LIMITS, WARP_THREADS
 
 FIRST_VERSION = 90800
 """The first cuDNN version that accepts a described device."""
@@ -69,22 +69,17 @@ def properties_json(gpu: Gpu) -> str:
     5,120-bit interface with two transfers per clock. Raises `InputError` for a GPU that is not NVIDIA's, or too old.
     """
     if gpu.vendor != "nvidia" or gpu.compute_capability not in LIMITS:
-        supported = ", ".join(map(str, LIMITS))
-        rule = f"it needs an NVIDIA GPU of compute capability {supported}"
+        rule = f"it needs an NVIDIA GPU of compute capability {', '.join(map(str, LIMITS))}"
         raise InputError(f"GPU {gpu.name} cannot be described to cuDNN 9; {rule}")
     limits = LIMITS[gpu.compute_capability]
     properties = {
         **SHARED,
         "deviceVer": round(gpu.compute_capability * 100),
         "multiProcessorCount": gpu.sms,
-        "warpSize": WARP_THREADS,
         "maxSharedMemoryPerBlockOptin": int(limits.optin_bytes),
         "reservedSharedMemoryPerBlock": int(limits.reserved_bytes),
-        "maxRegistersPerSM": REGISTERS_PER_SM,
         "maxCtasPerSM": int(limits.blocks),
-        "maxThreadsPerBlock": MAX_THREADS,
         "maxThreadsPerSM": int(limits.warps) * WARP_THREADS,
-        "regsPerBlock": REGISTERS_PER_SM,
         "totalGlobalMem": gpu.memory_bytes,
         "smClockRateKHz": round(gpu.boost_mhz * 1e3),
         "memClockRateKHz": round(gpu.dram_gbs * 1e9 / (2 * 5120 / 8) / 1e3),
