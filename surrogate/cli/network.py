@@ -145,13 +145,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--by-type", "One row per operator instead of one row per layer.", is_flag=True)
 @output_options
 def command(
-    source: str,
-    gpu: str,
-    compare_gpus: list[str],
-    sweep_batch: tuple[int, ...],
-    form: Form,
-    by_type: bool,
-    **values: Any,
+    source: str, gpu: str, compare_gpus: list[str], sweep_batch: Sequence[int], form: Form, by_type: bool, **values: Any
 ) -> None:
     """Predict the time of every layer of a network, without running it.
 

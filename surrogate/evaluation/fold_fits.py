@@ -229,12 +229,7 @@ class FoldFits:
 
 
 def _fitted(
-    model: TimeModel,
-    train: Rows,
-    holdout: Rows,
-    fitted: dict[str, TimeModel],
-    explained: tuple[str, ...],
-    tune_s: float,
+    model: TimeModel, train: Rows, holdout: Rows, fitted: dict[str, TimeModel], explained: Sequence[str], tune_s: float
 ) -> HoldoutPrediction:
     """Fit a model and predict the held-out rows.
 

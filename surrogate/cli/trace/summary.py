@@ -30,12 +30,7 @@ SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy
 @shared.gpu_option
 @shared.table_options
 def command(
-    files: tuple[Path, ...],
-    by: str,
-    batch: tuple[int, ...],
-    gpu: str | None,
-    out: shared.Output,
-    part: shared.TracePart,
+    files: tuple[Path, ...], by: str, batch: Sequence[int], gpu: str | None, out: shared.Output, part: shared.TracePart
 ) -> None:
     """Show the bound of a trace's step: the device, the host, communication or copies.
 
@@ -81,7 +76,7 @@ def command(
     _show_summary(profiled, batch, out)
 
 
-def _show_summary(profiled: "Profile", batch: tuple[int, ...], out: shared.Output) -> None:
+def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output) -> None:
     """Print the bound of a step, figures of the whole model, its layer types and copies, and the findings."""
     from surrogate.trace import tables
     from surrogate.trace.findings import find_all, format_findings
