@@ -377,16 +377,8 @@ def algorithm_features(
     large_use = large_waves / -(-large_waves // 1.0) * large_useful
     efficiency = maximum(maximum(small_use, middle_use), large_use)
     buffered = workspace + 1.0
-    ratios = (
-        work / z.flops,
-        traffic / z.tensor_bytes,
-        operands,
-        buffered,
-        kernels,
-        own_us / base_us,
-        buffered / m.l2_bytes,
-        blocks,
-    )
+    work_ratios = (work / z.flops, traffic / z.tensor_bytes)
+    ratios = (*work_ratios, operands, buffered, kernels, own_us / base_us, buffered / m.l2_bytes, blocks)
     return (
         mechanism_code,
         *map(log2, ratios),

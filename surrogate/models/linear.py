@@ -121,12 +121,8 @@ class _Linear(TimeModel):
         variance, components = np.linalg.eigh(standardised.T @ standardised / len(x))
         minor = components[:, variance < MAX_VARIANCE].T
         projection = x @ (minor / scale).T
-        guard = {
-            "directions": minor / scale,
-            "slopes": minor @ coefficients,
-            "low": projection.min(0),
-            "high": projection.max(0),
-        }
+        low, high = projection.min(0), projection.max(0)
+        guard = {"directions": minor / scale, "slopes": minor @ coefficients, "low": low, "high": high}
         guard_values: Any = {name: to_json_types(values) for name, values in guard.items()}
         return Ridge(weights=tuple(weights.tolist()), intercept=intercept, **guard_values)
 

@@ -102,7 +102,7 @@ PULL_CHANNEL = "network back"
 SLICE_BYTES = 200_000
 """P3's slices hold 50,000 parameters (Jayarajan et al., MLSys 2019)."""
 _WORKERS = WhatIfValue("workers", lambda setting: setting.network.workers, "--workers", minimum=1)
-_SPEED = WhatIfValue("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
+_GBS = WhatIfValue("GB/s", lambda setting: setting.network.bandwidth_gbs, "--bandwidth")
 
 
 # A ring of 8 workers moves 2·7/8 of 4 MB at 10 GB/s in 14 steps of 10 µs, between backward pass and optimizer.
@@ -134,10 +134,7 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
 # The gradient is ready after 2,010 µs, 100 µs before the step ends. 4 MB are pushed in 400 µs and pulled in 410 µs. The
 # second step's convolution waits 500 µs for them. After the second step the transfers go on for 710 µs.
 @rule(
-    "parameter-server",
-    value=_SPEED,
-    evidence=EVIDENCE["none"],
-    known_answer=StepAnswer(2110 + (500 + 710) / 2, value=10),
+    "parameter-server", value=_GBS, evidence=EVIDENCE["none"], known_answer=StepAnswer(2110 + (500 + 710) / 2, value=10)
 )
 def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Each gradient is pushed when ready, and its weight is pulled before the next iteration first uses it."""
@@ -145,7 +142,7 @@ def parameter_server(graph: Graph, setting: WhatIfSetting, value: float | None) 
 
 
 # 20 slices take 20 µs each way. The last slice is back 20 + 10 µs after the last push, 380 µs earlier than as one.
-@rule("p3", value=_SPEED, evidence=EVIDENCE["none"], known_answer=StepAnswer(2110 + (120 + 330) / 2, value=10))
+@rule("p3", value=_GBS, evidence=EVIDENCE["none"], known_answer=StepAnswer(2110 + (120 + 330) / 2, value=10))
 def priority_propagation(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Parameter server with slices of 50,000 parameters; slices that the forward pass needs first have priority (P3).
 
