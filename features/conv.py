@@ -346,19 +346,11 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
     log2 = log2_for(base_us)
     log_work = log2(z.flops)
     log_traffic = log2(z.tensor_bytes)
-    return (
-        *map(log2, (z.c_per_group, z.k_per_group, z.out_h, z.out_w, z.gemm_m, z.gemm_n, z.gemm_k)),
-        log_work,
-        log_traffic,
-        log_work - log_traffic,
-        log2(base_us),
-        is_depthwise(z),
-        log_traffic - log2(m.l2_bytes),
-        log_work - log2(m.sms),
-        _padding_share(z.gemm_n, 32),
-        _padding_share(z.gemm_n, 128),
-        _padding_share(z.gemm_k, 8),
-    )
+    sizes = map(log2, (z.c_per_group, z.k_per_group, z.out_h, z.out_w, z.gemm_m, z.gemm_n, z.gemm_k))
+    work = (log_work, log_traffic, log_work - log_traffic, log2(base_us))
+    on_machine = (log_traffic - log2(m.l2_bytes), log_work - log2(m.sms))
+    padding = (_padding_share(z.gemm_n, 32), _padding_share(z.gemm_n, 128), _padding_share(z.gemm_k, 8))
+    return (*sizes, *work, is_depthwise(z), *on_machine, *padding)
 
 
 def algorithm_features(

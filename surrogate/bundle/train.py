@@ -125,19 +125,10 @@ def train(data: Data, **options: Any) -> Bundle:
     models = {family: chosen.model_for(family) for family in tables}
     kept = {family: rows for family, rows in tables.items() if family.name not in few}
     seed = chosen.seed
-    families = [
-        _FamilyFits(
-            rows,
-            models[family],
-            {
-                FOLD: _folds(rows, seed),
-                GPU: gpu_splits(rows, seed),
-                KERNEL_GROUP: group_splits(rows, seed),
-                LARGE: large_split(rows),
-            },
-        )
-        for family, rows in kept.items()
-    ]
+    families: list[_FamilyFits] = []
+    for family, rows in kept.items():
+        splits = {FOLD: _folds(rows, seed), GPU: gpu_splits(rows, seed), KERNEL_GROUP: group_splits(rows, seed)}
+        families.append(_FamilyFits(rows, models[family], {**splits, LARGE: large_split(rows)}))
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     family_models: dict[str, FamilyModel] = {}

@@ -80,15 +80,8 @@ def _family_records(index: Mapping[str, Any], family: str) -> list[dict[str, obj
         {"family": family, **{name: row[name] for name in ("gpu", "dtype", *FORMATS) if name in row}}
         for row in held_out["intervals"][1:]
     ]
-    total = {
-        "family": family,
-        "gpu": "all",
-        "model": index["parts"][family]["model"],
-        "rows": data["ok_rows"],
-        "shapes": data["shapes"],
-        **held_out_record(family, held_out),
-    }
-    return [total, *gpus]
+    fitted = {"model": index["parts"][family]["model"], "rows": data["ok_rows"], "shapes": data["shapes"]}
+    return [{"family": family, "gpu": "all", **fitted, **held_out_record(family, held_out)}, *gpus]
 
 
 def _facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:

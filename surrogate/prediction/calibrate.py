@@ -208,16 +208,9 @@ def _record(
             f"{data}: times on {device} are worse after calibration; measure more problems, or keep the bundle",
             stacklevel=2,
         )
-    return {
-        "data": data,
-        "rows": len(rows),
-        "problems": len(np.unique(rows.problem)),
-        "shapes": len(np.unique(rows.shape)),
-        "method": method,
-        "rows_not_trained_on": len(measured_us),
-        "median_ape_before": before,
-        "median_ape_held_out": after,
-    }
+    counts = {"problems": len(np.unique(rows.problem)), "shapes": len(np.unique(rows.shape))}
+    errors = {"rows_not_trained_on": len(measured_us), "median_ape_before": before, "median_ape_held_out": after}
+    return {"data": data, "rows": len(rows), **counts, "method": method, **errors}
 
 
 def check_libraries(family_model: FamilyModel, rows: Rows, name: str) -> None:
@@ -257,13 +250,8 @@ def _united_domain(base: Domain, new: Domain) -> Domain:
         old = references[key]
         minimum = np.minimum(old.minimum, added.minimum)
         references[key] = replace(old, minimum=minimum, maximum=np.maximum(old.maximum, added.maximum))
-    return replace(
-        base,
-        settings=base.settings | new.settings,
-        shapes=base.shapes | new.shapes,
-        versions=base.versions | new.versions,
-        references=references,
-    )
+    united = {name: getattr(base, name) | getattr(new, name) for name in ("settings", "shapes", "versions")}
+    return replace(base, **united, references=references)
 
 
 def _calibrated_widths(

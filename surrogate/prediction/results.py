@@ -257,17 +257,10 @@ class Selection(TableResult):
             costs = {"workspace": ranked.workspace_bytes, "determ.": ranked.deterministic}
             if described_problem is not None:
                 name, costs = varying_parameters(described_problem, ranked), {}
-            records.append(
-                {
-                    **name,
-                    **({"library": ranked.library} if several_libraries else {}),
-                    "time_us": ranked.time_us,
-                    "90 %, µs": (ranked.lower_us, ranked.upper_us),
-                    **costs,
-                    "source": ranked.source,
-                    "P(best)": ranked.probability_best,
-                }
-            )
+            library = {"library": ranked.library} if several_libraries else {}
+            times = {"time_us": ranked.time_us, "90 %, µs": (ranked.lower_us, ranked.upper_us)}
+            evidence = {"source": ranked.source, "P(best)": ranked.probability_best}
+            records.append({**name, **library, **times, **costs, **evidence})
         notes = excluded_notes(self.excluded, described_problem is not None)
         return Table(records, FORMATS, _title(self), notes=notes + self._caveats(), empty="nothing is feasible")
 

@@ -261,19 +261,14 @@ def build_trace(raw: RawTrace) -> Trace:
         notes.insert(0, f"the file ends early: the last events are missing{without}")
     values: Any = {name: tuple(getattr(raw, name).distinct) for name in ("names", "shapes", "types", "inputs")}
     values |= {name: getattr(raw, name) for name in ("source", "format", "rank", "world_size", "ends_early")}
+    values |= {"ranges": ranges, "frames": frames, "calls": calls, "activities": activities}
+    values |= {"streams": tuple(streams), "devices": tuple(raw.devices), "notes": tuple(notes)}
     return Trace(
         **values,
         origin_ns=origin,
         threads=tuple(tables.Thread(*pair, name=raw.thread_names.get(pair, "")) for pair in raw.threads.distinct),
-        ranges=ranges,
-        frames=frames,
-        calls=calls,
-        activities=activities,
         syncs=_syncs(parts["syncs"], names),
         allocations=_allocations(parts["allocations"], nesting),
-        streams=tuple(streams),
-        devices=tuple(raw.devices),
-        notes=tuple(notes),
         ignored=dict(raw.ignored),
     )
 
