@@ -250,20 +250,12 @@ def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
         names = ("gpu", "library", *family.setting_names)
         for values, rows in sorted(problems.row_groups(frame, names), key=lambda group: group[0]):
             counted = rows[evaluated[rows]]
-            records.append(
-                {
-                    "family": family.name,
-                    **dict(zip(names, values, strict=True)),
-                    "versions": sorted(frame["library_version"].iloc[rows].unique()),
-                    "candidates": data.candidates,
-                    "rows": len(rows),
-                    "ok": int((frame["status"].iloc[rows] == "ok").sum()),
-                    "problems": len(set(problem[rows])),
-                    "shapes": len(set(shape[rows])),
-                    "judged_problems": len(set(problem[counted])),
-                    "judged_shapes": len(set(shape[counted])),
-                }
-            )
+            versions = sorted(frame["library_version"].iloc[rows].unique())
+            setting = {"family": family.name, **dict(zip(names, values, strict=True)), "versions": versions}
+            counts = {"rows": len(rows), "ok": int((frame["status"].iloc[rows] == "ok").sum())}
+            counts |= {"problems": len(set(problem[rows])), "shapes": len(set(shape[rows]))}
+            judged = {"judged_problems": len(set(problem[counted])), "judged_shapes": len(set(shape[counted]))}
+            records.append({**setting, "candidates": data.candidates, **counts, **judged})
     return records
 
 

@@ -86,19 +86,11 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
         covered = (np.abs(log_error[positions]) <= half_width[positions]).astype(float)
         shape = rows.shape[positions]
         interval = shape_interval(covered, shape, macro=False)
-        records.append(
-            {
-                "gpu": gpu,
-                "dtype": dtype,
-                "rows": len(positions),
-                "shapes": len(np.unique(shape)),
-                "coverage": interval.mid,
-                "coverage_low": interval.low,
-                "coverage_high": interval.high,
-                "half_width": float(half_width[positions].mean()),
-                "interval_factor": float(np.exp(np.median(half_width[positions]))),
-            }
-        )
+        counts = {"rows": len(positions), "shapes": len(np.unique(shape))}
+        shares = {"coverage": interval.mid, "coverage_low": interval.low, "coverage_high": interval.high}
+        factor = float(np.exp(np.median(half_width[positions])))
+        widths = {"half_width": float(half_width[positions].mean()), "interval_factor": factor}
+        records.append({"gpu": gpu, "dtype": dtype, **counts, **shares, **widths})
     return records
 
 

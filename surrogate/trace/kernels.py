@@ -97,13 +97,10 @@ def _row(profile: Profile, label: str, members: Ints, total: float) -> Row:
     blocks, threads = (int(part.prod()) for part in launch.values())
     use = launch_use(profile.fact("compute_capability"), int(profile.fact("sms")), blocks, threads, **sizes)
     counters = profile.counters
+    total_us = float(time.sum())
     return {
-        "time_pct": 100 * float(time.sum()) / total if total else 0.0,
-        "total_us": float(time.sum()),
-        "calls": len(members),
-        "avg_us": float(time.mean()),
-        "min_us": float(time.min()),
-        "max_us": float(time.max()),
+        **{"time_pct": 100 * total_us / total if total else 0.0, "total_us": total_us, "calls": len(members)},
+        **{"avg_us": float(time.mean()), "min_us": float(time.min()), "max_us": float(time.max())},
         **_work(profile, members, use["waves"]),
         **({"bound": COMMUNICATION} if events.COLLECTIVE_NAME.search(label) else {}),
         **({} if counters is None else counter_columns(counters, activities.time_us, members, profile.gpu)),

@@ -209,20 +209,12 @@ def copy_table(source: TraceSource) -> ResultTable:
         direction = int(activities.copy_kind[members[0]])
         gbs = moved / time_us / 1e3 if time_us and moved else None
         link = profile.gpu.pcie_gbs if profile.gpu and direction in events.OVER_PCIE else 0.0
-        rows.append(
-            {
-                "copy": profile.trace.names[name],
-                "direction": events.COPY_KINDS[direction] if direction >= 0 else "memset",
-                "calls": len(members),
-                "total_us": time_us,
-                "time_pct": 100 * time_us / profile.total_us if profile.total_us else None,
-                "total_mb": moved / 1e6,
-                "avg_us": time_us / len(members),
-                "max_us": float(activities.time_us[members].max()),
-                "gbs": gbs,
-                "pcie_pct": 100 * gbs / link if gbs and link else None,
-            }
-        )
+        direction_name = events.COPY_KINDS[direction] if direction >= 0 else "memset"
+        row: Row = {"copy": profile.trace.names[name], "direction": direction_name, "calls": len(members)}
+        share = 100 * time_us / profile.total_us if profile.total_us else None
+        row |= {"total_us": time_us, "time_pct": share, "total_mb": moved / 1e6, "avg_us": time_us / len(members)}
+        rates = {"gbs": gbs, "pcie_pct": 100 * gbs / link if gbs and link else None}
+        rows.append(row | {"max_us": float(activities.time_us[members].max())} | rates)
     rows.sort(key=lambda row: -row["total_us"])
     total = float(activities.time_us[moving].sum())
     return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
