@@ -163,9 +163,14 @@ class _Boosted(TimeModel):
                 names, rows.columns(names), target=target, candidates=rows.candidate, gpus=_gpus_and_libraries(rows)[0]
             )
         threads = threads_for(len(rows))
-        weights = {"weight": self.weights(rows, time_us), "feature_weights": self.column_weights(rows.family)}
+        weight, columns = self.weights(rows, time_us), self.column_weights(rows.family)
         data = xgboost.QuantileDMatrix(
-            self.design(rows), label=target, max_bin=self.max_bin, nthread=threads, **weights
+            self.design(rows),
+            label=target,
+            weight=weight,
+            feature_weights=columns,
+            max_bin=self.max_bin,
+            nthread=threads,
         )
         self.booster_: Any = None
         callbacks = round_callbacks(self.on_progress, sum(rounds for _, rounds in self.stages()))
