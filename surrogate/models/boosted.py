@@ -163,13 +163,12 @@ class _Boosted(TimeModel):
                 names, rows.columns(names), target=target, candidates=rows.candidate, gpus=_gpus_and_libraries(rows)[0]
             )
         threads = threads_for(len(rows))
-        weight, columns = self.weights(rows, time_us), self.column_weights(rows.family)
         data = xgboost.QuantileDMatrix(
             self.design(rows),
             label=target,
-            weight=weight,
-            feature_weights=columns,
+            weight=self.weights(rows, time_us),
             max_bin=self.max_bin,
+            feature_weights=self.column_weights(rows.family),
             nthread=threads,
         )
         self.booster_: Any = None
