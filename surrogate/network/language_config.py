@@ -23,6 +23,7 @@ from surrogate.network.language import BIASES, FAMILIES, AttentionHeads, Decoder
 from surrogate.network.language_mixers import BOTH, MIXER, MIXER_NOTE, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
 
 MAX_LAYERS = 1000
+MAX_EXPERTS = 1 << 16
 NAME_CUTOFF = 0.75
 """Minimum similarity of a name that an error suggests; gpt2 is not similar to gpt_oss."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
@@ -151,6 +152,8 @@ def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
         needed |= dict.fromkeys((*TABLE["required"], family.experts or "hidden_size"), True) | {
             "num_experts": family.experts
         }
+        marks = {mixer: [*filter(config.__contains__, row.marks), *row.marks] for mixer, row in MIXERS.items()}
+        needed |= {found[0]: mixer == family.mixer for mixer, found in marks.items() if found}
         differing = [each for each, has in needed.items() if (each in config) != bool(has)]
         if not differing:
             return name
@@ -227,7 +230,7 @@ def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
 
 def _experts(fields: _Fields, family: DecoderFamily) -> dict[str, int]:
     """Return the fields of a `Decoder` that is a mixture of experts."""
-    experts = fields.required("num_experts")
+    experts = fields.required("num_experts", maximum=MAX_EXPERTS)
     inter = fields.required(family.experts)
     topk = fields.required("num_experts_per_tok")
     if topk > experts:
@@ -272,8 +275,8 @@ def _own_values(fields: _Fields, layer: int, count: int, *, is_local: bool) -> d
     """
     values: dict[str, object] = {}
     for name in TABLE["listed"]:
-        if isinstance(fields.get(name), list):
-            values[name] = fields.listed(name, count)[layer]
+        if listed := fields.listed(name, count):
+            values[name] = listed[layer]
     for name, others in TABLE["local" if is_local else "global"].items():
         values.update((name, fields.config[other]) for other in others if fields.get(other) is not None)
     if is_local and any(name in fields.config for name in TABLE["local_parts"]):

@@ -5,10 +5,15 @@ Gated delta nets (Yang et al., 2024), Kimi delta attention (Kimi Team, 2025), Ma
 is a matrix per head. A decoded token reads and writes each request's state, a prompt does so once per chunk of
 positions, and every product and pass is one kernel.
 
-The times follow from traffic and products, and no table has measurements of these kernels. Compared with gated delta
-nets in the tables of ai-dynamo/aiconfigurator (kernels above 10 µs, H100 to B200), measured times are, as medians of
-vLLM and SGLang: decoding 1.05 to 1.2 of the model's, prompts 0.5 to 0.8 (vLLM's FlashInfer) and 1.8 to 3.2 (SGLang's
-Triton), short convolutions of prompts 0.9 to 1.8 and of decoding 1.0 to 2.5. The tables have no scan of Mamba-2.
+The times follow from traffic and products, and no table has measurements of these kernels. Gated delta nets were judged
+by the tables of ai-dynamo/aiconfigurator, with kernels of at least 10 µs on H100, H200 and B200. Median measured time,
+divided by the model's:
+
+- Scans of decoded tokens: 1.05 to 1.2.
+- Scans of prompts: 0.5 to 0.8 for vLLM (FlashInfer), 1.8 to 3.2 for SGLang (Triton).
+- Short convolutions: 0.9 to 1.8 in prompts, 1.0 to 2.5 in decoding.
+
+These tables have no scan of Mamba or Mamba-2. The exponentials of Mamba's scan are not counted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +49,7 @@ class MixerRow:
     sizes: Mapping[str, Sequence[str]]
     products: Sequence[tuple[str, str, Terms]]
     convolved: Terms
+    marks: Sequence[str] = ()
     defaults: Json = field(default_factory=dict)
     weights: Terms = field(default_factory=dict)
     moved: Terms = field(default_factory=dict)

@@ -64,6 +64,12 @@ def test_layers_of_nemotron_have_one_part_each() -> None:
     assert step.kv_bytes == 17920 + 10 * 2 * 2 * 16 * 2
 
 
+def test_an_unknown_type_is_read_as_the_hybrid_with_its_mixer() -> None:
+    assert "nemotron_h_2' is unknown; it is read as nemotron_h" in "".join(
+        read_decoder({**NEMOTRON, "model_type": "nemotron_h_2", "num_hidden_layers": 4}).notes
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
