@@ -177,11 +177,8 @@ class _NcuExport:
             raise InputError(f"{name} is not CSV ({error}); export it with `ncu --csv`") from None
 
     def _read(self, lines: Iterator[str]) -> None:
-        header: list[str] = []
-        units: dict[str, str] = {}
-        columns: list[slice] = []
-        turned: list[list[str]] = []
-        delimiter, previous = ",", ""
+        header, units, delimiter = list[str](), dict[str, str](), ","
+        columns, turned, previous = list[slice](), list[list[str]](), ""
         for line in lines:
             if opened := _header(line):
                 header, units, delimiter = opened
