@@ -112,7 +112,8 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     if library == CUDNN_GRAPH and device.vendor == "nvidia":
         raise InputError(NOTES["no_engine_configuration"].format(device.name))
     place = f"{device.name} with {library}" if library else device.name
-    listed = sorted({name for b in with_family for name in b.gpus})
+    libraries = sorted({name for b in shipped() if device.vendor in b.vendors for name in b.libraries})
+    listed = libraries if library and libraries else sorted({name for b in with_family for name in b.gpus})
     raise InputError(
         f"no bundle for {place} ships with the package; "
         + (f"shipped: {', '.join(listed)}; " if listed else "this installation ships no bundle; ")
