@@ -6,7 +6,6 @@ have conditions that a configuration must meet, and formulas (`ElementwiseFormul
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .elementwise import ElementwiseFormula
-from .errors import InputError, nearest, read_bounded, read_toml
+from .errors import InputError, nearest, parsed_toml, read_bounded, read_toml
 
 Value = bool | int | float | str
 """A parameter's value."""
@@ -199,10 +198,12 @@ class Description:
 def read_description(path: str | Path) -> Description:
     """Return the description in a TOML file. Raises `InputError` that names the file, what came, and the rule."""
     try:
-        content = tomllib.loads(read_bounded(Path(path), MAX_FILE_BYTES).decode("utf-8"))
+        content = parsed_toml(read_bounded(Path(path), MAX_FILE_BYTES))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; `seer data describe TABLE` writes a first description") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: not readable as TOML ({error})") from None
     return description_of(content, str(path))
 

@@ -155,7 +155,12 @@ class ElementwiseFormula:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise InputError(f"{context}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
         names: set[str] = set()
-        compute = _compiled(tree, f"{context}: {text!r}", frozenset(available), names)
+        try:
+            compute = _compiled(tree, f"{context}: {text!r}", frozenset(available), names)
+        except RecursionError:
+            raise InputError(
+                f"{context}: too many operations follow one another; put parts of them in brackets"
+            ) from None
         return cls(text, frozenset(names), compute)
 
     def value(self, values: _Values) -> Number:

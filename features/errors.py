@@ -18,6 +18,7 @@ MAX_MESSAGE = 1000
 _MESSAGE_END = 250
 _MAX_NAME_LENGTH, _MAX_NAMES = 200, 2000
 """Bounds within which names are compared. A damaged table may have a million columns."""
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){50}""")
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _PARAMETERS = {
     "ttft": "ttft_ms",
@@ -158,6 +159,22 @@ def first_bytes(path: Path, count: int) -> bytes:
             with path.open("rb") as file:
                 return file.read(count)
     return b""
+
+
+def parsed_toml(content: bytes) -> dict[str, Any]:
+    """Return the tables of a user's TOML file; a byte-order mark is skipped.
+
+    Raises `ValueError` for other text, and for keys whose parts would take gigabytes of nested tables.
+    """
+    import tomllib
+
+    text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has over 50 parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("values are nested too deeply") from None
 
 
 def read_toml(module: str, name: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from typing import Any, TypeGuard
 
 from .elementwise import Number, maximum, where
-from .errors import InputError, nearest, read_bounded
+from .errors import InputError, nearest, parsed_toml, read_bounded
 
 SCHEMA = 1
 _MAX_FIGURE = 1e12
@@ -86,15 +86,13 @@ def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, R
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    import tomllib
-
     try:
         content = read_bounded(path, MAX_FILE_BYTES)
     except OSError as error:
         raise InputError(f"GPU file {path} cannot be read: {error.strerror}; check the path") from error
     try:
-        return tomllib.loads(content.decode("utf-8-sig").replace("\r\n", "\n"))
-    except (ValueError, RecursionError) as error:
+        return parsed_toml(content)
+    except ValueError as error:
         raise InputError(f"GPU file {path} is not TOML: {error}") from error
 
 

@@ -199,7 +199,7 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
             frame = pd.DataFrame(rows)
         else:
             separator = max(",;\t", key=text.partition("\n")[0].count)
-            frame = pd.read_csv(io.StringIO(text), sep=separator, skipinitialspace=True)
+            frame = pd.read_csv(io.StringIO(text), sep=separator, skipinitialspace=True).rename(columns=str.strip)
     except InputError:
         raise
     except UnicodeDecodeError:
