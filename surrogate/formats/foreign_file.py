@@ -7,6 +7,7 @@ import bz2
 import codecs
 import gzip
 import io
+import json
 import os
 import shutil
 import tarfile
@@ -17,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError, require_regular
@@ -29,6 +30,8 @@ DEFAULT_MAX_BYTES = 256 << 20
 FREE_BYTES = 256 << 20
 MAX_FOLD = 100
 """A file may unpack to `FREE_BYTES`, or to `MAX_FOLD` times its packed size if that is more."""
+MAX_JSON_NODES = 4_000_000
+"""Maximum objects and lists of a JSON document. An empty one has two bytes in a file and 64 in memory."""
 MAX_MEMBERS = 10_000
 """Maximum number of members in an archive."""
 _MAX_LINE_CHARACTERS = 16 << 20
@@ -158,6 +161,13 @@ def read_bytes(path: str | Path, **limits: Unpack[ReadLimits]) -> bytes:
     content = io.BytesIO()  # getvalue() does not copy
     content.writelines(chunks(path, **limits))
     return content.getvalue()
+
+
+def parsed_json(content: bytes) -> Any:
+    """Return the value of a JSON document. Raises `ValueError` if it is none, or has over `MAX_JSON_NODES` nodes."""
+    if content.count(b"{") + content.count(b"[") > MAX_JSON_NODES:
+        raise ValueError(f"over {MAX_JSON_NODES:,} objects and lists")
+    return json.loads(content)
 
 
 def read_lines(path: str | Path, **limits: Unpack[ReadLimits]) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,6 @@ parameters. The log does not distinguish templates of one configuration, or kern
 Tunings with symbolic sizes are skipped. For batched products (bmm, baddbmm) the log has batch, m and n, but no k.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Unpack
 
 from surrogate.features.errors import InputError
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, readable, tuned
 
@@ -37,7 +36,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
     tunings: list[_Tuning] = []
     for path in map(Path, paths):
         with readable(path, "give the file that TORCHINDUCTOR_MM_LOGGING_FILE named"):
-            for entry in json.loads(read_bytes(path, **limits)):
+            for entry in parsed_json(read_bytes(path, **limits)):
                 tunings += _tunings(entry, {"gpu": gpu, "origin": path.name})
     kernel = one_kernel({each for each, _, _ in tunings} or {"inductor_mm"}, name, paths[0])
     measured = [(sizes, outcomes) for each, sizes, outcomes in tunings if each == kernel]

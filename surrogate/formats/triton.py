@@ -12,7 +12,6 @@ parameter is read as 0. If they also include 0, true, false or a text, all value
 median; the minimum and the maximum are the 20 % and 80 % quantiles.
 """
 
-import json
 import re
 from itertools import takewhile, zip_longest
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple, Unpack
 
 from surrogate.features.errors import InputError
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import Imported
 from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, readable, tuned
 
@@ -87,7 +86,7 @@ def _tuning(path: Path, limits: ReadLimits) -> _Tuning:
     """Read one file. Raises `InputError`."""
     timings = []
     with readable(path, f"give NAME{ENDING} of Triton's cache"):
-        content = json.loads(read_bytes(path, **limits))
+        content = parsed_json(read_bytes(path, **limits))
         if not isinstance(content["key"], list) or len(content["key"]) > MAX_KEYS:
             raise ValueError(f"its key is no list of at most {MAX_KEYS} values")
         key = [*map(str, content["key"])]

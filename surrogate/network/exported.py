@@ -5,7 +5,6 @@ executed, and neither weights nor samples are opened.
 """
 
 import ast
-import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, nearest, one_line_errors
-from surrogate.formats.foreign_file import Allowance, unpacked
+from surrogate.formats.foreign_file import Allowance, parsed_json, unpacked
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of
@@ -75,7 +74,7 @@ def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise InputError(f"{path}: no exported program in the archive; use torch.export.save")
         names = [names[0], *[name for name in archive.namelist() if name.endswith(WEIGHTS_FILE)][:1]]
         allowance = Allowance(path, sum(archive.getinfo(name).compress_size for name in names), MAX_JSON_BYTES)
-        graph, *weights = (json.loads(unpacked(archive, name, allowance)) for name in names)
+        graph, *weights = (parsed_json(unpacked(archive, name, allowance)) for name in names)
         return graph, weights[0] if weights else {}
 
 
