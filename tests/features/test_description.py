@@ -21,7 +21,7 @@ MATMUL = ANSWERS["matmul"]
 def test_description_survives_writing_and_reading(tmp_path: Path) -> None:
     description = description_of(MATMUL, "here")
     path = tmp_path / "matmul.toml"
-    path.write_text(description.to_toml())
+    path.write_text(description.to_toml(), encoding="utf-8-sig")  # as a Windows editor writes it
     assert read_description(path) == description
     assert description_of(description.to_dict(), "here") == description
 
@@ -53,7 +53,7 @@ def test_faulty_description_is_refused_in_one_line(refused, change: dict[str, An
         description_of({**MATMUL, **change}, "matmul.toml")
 
 
-@pytest.mark.parametrize("content", [b"name = ", b"\xff", b"name = 'x'\n[[parameters]]\n"])
+@pytest.mark.parametrize("content", [b"name = ", b"\xff", b"name = 'x'\n[[parameters]]\n", b"a." * 60 + b"a = 1"])
 def test_damaged_file_is_refused_in_one_line(refused, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "kernel.toml"
     path.write_bytes(content)
