@@ -60,18 +60,8 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
     figures = _TEXTS["figures"]
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
     figure_rows = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
-    families = [
-        {
-            "kernels": family,
-            "bundle": row["bundle"],
-            "rows measured here": row["rows"],
-            "in": row["dtypes"],
-            "times from": row["source"],
-            "median error %": row["median_ape"],
-            "90 % within ×": row["factor_90"],
-        }
-        for family, row in answers.items()
-    ]
+    heads = _TEXTS["heads"].items()
+    families = [{"kernels": family, **{head: row[key] for key, head in heads}} for family, row in answers.items()]
     show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
     click.echo("")
     show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[_TEXTS["errors"]]))

@@ -118,22 +118,16 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     iteration_count = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     total_us = profile.total_us
     parts = ("forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
-    return [
-        (
-            label,
-            {
-                "runs": row["runs"],
-                "total_us": row["total_us"],
-                "share_pct": 100 * row["total_us"] / total_us if total_us else None,
-                "per_iteration_us": row["total_us"] / iteration_count,
-                **{name: row[name] for name in parts},
-                "alloc_mb": row["allocated"] / row["runs"] / 1e6 if len(allocations) else None,
-                "gflop": row["gflop"] or None,
-            },
-        )
-        for label, row in zip(labels, table.to_dict("records"), strict=True)
-        if row["runs"] and (row["total_us"] or not total_us)
-    ]
+    figures: list[tuple[str, Row]] = []
+    for label, row in zip(labels, table.to_dict("records"), strict=True):
+        if row["runs"] and (row["total_us"] or not total_us):
+            share_pct = 100 * row["total_us"] / total_us if total_us else None
+            times = {"total_us": row["total_us"], "share_pct": share_pct}
+            times |= {"per_iteration_us": row["total_us"] / iteration_count, **{name: row[name] for name in parts}}
+            allocated_mb = row["allocated"] / row["runs"] / 1e6 if len(allocations) else None
+            work = {"alloc_mb": allocated_mb, "gflop": row["gflop"] or None}
+            figures.append((label, {"runs": row["runs"], **times, **work}))
+    return figures
 
 
 def _shapes(profile: Profile) -> dict[str, str]:
