@@ -355,17 +355,11 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
             " count the same program"
         )
     flops, width = _flops(counted)
-    columns = {
-        "flops": flops,
-        "width": width,
-        "read_bytes": _bytes(counted, "read"),
-        "write_bytes": _bytes(counted, "write"),
-        "occupancy_pct": _column(counted, "achieved_occupancy_pct"),
-        "launches": len(counted),
-        "units_pct": counted.reindex(columns=_TABLE["units"]).max(axis=1),
-        "dram_pct": _column(counted, "dram_utilization_pct"),
-    }
-    table = pd.DataFrame(columns)
+    columns = {f"{name}_bytes": _bytes(counted, name) for name in ("read", "write")}
+    columns["occupancy_pct"] = _column(counted, "achieved_occupancy_pct")
+    columns["dram_pct"] = _column(counted, "dram_utilization_pct")
+    table = pd.DataFrame({"flops": flops, "width": width, **columns, "launches": len(counted)})
+    table["units_pct"] = counted.reindex(columns=_TABLE["units"]).max(axis=1)
     if table.drop(columns=["width", "launches"]).isna().all(axis=None):
         raise InputError(f"{paths[0]} has times, but no counters; `seer import nvprof --how` shows how to count")
     return table.reindex(row).reset_index(names="row")

@@ -141,19 +141,14 @@ def _rank(rank: int, result: IterationTimes, start_us: float, measured_wait_us: 
     )
     device += waiting_us / count
     comparable = result.iterations[0].error_pct is not None
+    times = {"start_us": start_us, "measured_us": measured, "predicted_us": predicted}
+    error_pct = 100 * (predicted / measured - 1) if comparable else None
+    waits = {"measured_waiting_us": float(measured_wait_us / count), "waiting_us": float(waiting_us / count)}
+    device_times = {"measured_device_us": measured_device, "device_us": device}
+    device_error_pct = 100 * (device / measured_device - 1) if comparable else None
     return {
-        "rank": rank,
-        "trace": result.trace,
-        "start_us": start_us,
-        "measured_us": measured,
-        "predicted_us": predicted,
-        "error_pct": 100 * (predicted / measured - 1) if comparable else None,
-        "measured_waiting_us": float(measured_wait_us / count),
-        "waiting_us": float(waiting_us / count),
-        "measured_device_us": measured_device,
-        "device_us": device,
-        "device_error_pct": 100 * (device / measured_device - 1) if comparable else None,
-        "coverage": result.coverage,
+        **{"rank": rank, "trace": result.trace, **times, "error_pct": error_pct, **waits, **device_times},
+        **{"device_error_pct": device_error_pct, "coverage": result.coverage},
     }
 
 
