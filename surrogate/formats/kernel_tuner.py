@@ -152,7 +152,8 @@ def _entries(path: Path, content: dict[str, Any], notes: list[str]) -> Iterator[
 def _of_list(content: list[Any], notes: list[str]) -> dict[str, Any]:
     """Return a list of configurations, or the pair of that list and the environment, as a cache."""
     entries, environment = content if len(content) == 2 and isinstance(content[0], list) else (content, {})
-    keys = dict.fromkeys(key for entry in entries for key in entry if not _RESULT.fullmatch(key))
+    first = entries[0] if entries else {}  # a failed configuration lacks some results
+    keys = [key for key in first if not _RESULT.fullmatch(key) and all(key in entry for entry in entries)]
     metrics = [key for key in keys if _is_metric([entry.get(key) for entry in entries])]
     notes += [f"read as results, not as parameters: {', '.join(metrics)}"] * bool(metrics)
     parameters = [key for key in keys if key not in metrics]
