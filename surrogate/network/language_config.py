@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
@@ -140,21 +139,23 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
-    """Return the known type with the attention and experts of a configuration, first of all one with a similar name.
+    """Return the known type with the fields of a configuration, preferably another version of the same family.
 
     Raises `InputError` if there is none.
     """
-    similar = get_close_matches(kind, FAMILIES, cutoff=NAME_CUTOFF)
+    versions = [name for name in FAMILIES if re.sub(r"[\d_.-]", "", name) == re.sub(r"[\d_.-]", "", kind)]
     missing = ""
-    for name in [*similar, *TABLE["prototypes"]]:
+    for name in [*reversed(versions), *TABLE["prototypes"]]:
         family = FAMILIES[name]
         needed = {each: getattr(family, part) for part, each in TABLE["parts"].items()}
-        needed |= dict.fromkeys((*TABLE["required"], family.experts or "hidden_size"), True) | {
+        needed |= dict.fromkeys((*TABLE["required"], family.experts or "intermediate_size"), True) | {
             "num_experts": family.experts
         }
         marks = {mixer: [*filter(config.__contains__, row.marks), *row.marks] for mixer, row in MIXERS.items()}
         needed |= {found[0]: mixer == family.mixer for mixer, found in marks.items() if found}
         differing = [each for each, has in needed.items() if (each in config) != bool(has)]
+        activations = [None, *TABLE["activations"].get(family.activation, ())]
+        differing += ["hidden_act"] * (config.get("hidden_act") not in activations)
         if not differing:
             return name
         missing = missing or f"{name}, the nearest known type, differs in the field {differing[0]}"

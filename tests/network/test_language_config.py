@@ -66,6 +66,7 @@ def test_layers_have_heads_of_their_own() -> None:
             "llama, the nearest known type, differs in the field vocab_size",
         ),
         ({"model_type": "mystery", "kv_lora_rank": 512}, "nearest known type, differs in the field kv_lora_rank"),
+        ({"model_type": "mystery", "activation_function": "relu2"}, "differs in the field hidden_act"),
         ({"is_encoder_decoder": True}, "only decoders without an encoder are predicted"),
         ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 16 layers"),
         ({"model_type": "gemma3n"}, "its layers exchange several streams"),
