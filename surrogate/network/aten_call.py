@@ -13,7 +13,7 @@ from math import prod
 
 from surrogate.features.errors import read_toml
 from surrogate.features.families import NetworkProblem
-from surrogate.features.problem import INPUT, WEIGHT
+from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network.network import Layer
 
 Shape = tuple[int, ...]
@@ -54,6 +54,8 @@ class Tensor:
         Name of its memory; a view has the same name as its source.
     channels_last
         Whether its channels are innermost in memory; False if it has only one pixel or one channel.
+    values_per_byte
+        Above 1 for types of less than 8 bits, which have the type int8 here.
     """
 
     shape: Shape | None = None
@@ -64,6 +66,12 @@ class Tensor:
     parameter: bool = False
     buffer: str = ""
     channels_last: bool = False
+    values_per_byte: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """Its bytes; 0 if its shape is unknown."""
+        return -(-prod(self.shape) * DTYPES[self.dtype] // self.values_per_byte) if self.shape is not None else 0
 
     @property
     def is_nchw(self) -> bool:
@@ -76,13 +84,15 @@ class Call:
     """One call: ``op`` without namespace and overload, ``arguments`` by name in order, and its results if known.
 
     An argument is a `Tensor`, a list of them, a number, a list of numbers, a text, None, or `UNKNOWN`. Missing
-    arguments have their default values. ``name`` is the name of the layer if the source has one.
+    arguments have their default values. ``name`` is the name of the layer if the source has one. ``is_trained`` is
+    False if no gradient is computed.
     """
 
     op: str
     arguments: Mapping[str, object]
     outputs: tuple[Tensor, ...] = ()
     name: str = ""
+    is_trained: bool = True
 
     def tensor(self, *names: str) -> Tensor:
         """Return the first of these arguments that is a tensor; without names the first tensor of the call.
@@ -154,13 +164,14 @@ class Call:
     def dtype(self) -> str:
         """The element type of the arithmetic.
 
-        It is the half-precision type among the floating-point tensors, else the first type. Tensors without dimensions
-        (numbers), indices and masks count only if there are no others.
+        It is the half-precision type among the floating-point tensors, else the wider of the first argument's and the
+        first result's. Tensors without dimensions (numbers), indices and masks count only if there are no others.
         """
         tensors = self.tensors() or list(self.outputs)
         floats = [tensor.dtype for tensor in tensors if tensor.floating and tensor.shape != ()]
         half = [dtype for dtype in floats if dtype in ("bf16", "fp16")]
-        return next(iter([*half, *floats, *(tensor.dtype for tensor in tensors)]), "fp32")
+        others = [tensor.dtype for tensor in (*tensors[:1], *self.outputs[:1])]
+        return next(iter([*half, *floats]), None) or max(others, key=DTYPES.__getitem__, default="fp32")
 
     def layer(self, problem: NetworkProblem, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
         """Return a layer of this call.
@@ -184,6 +195,8 @@ class Call:
 
 DISPATCH = read_toml(__file__, "dispatch.toml")
 """The table of operators; the file explains its sections."""
+PRODUCT_TYPES: Mapping[str, str] = DISPATCH["product_types"]
+"""Product of 8-bit or packed values → the element type of its kernel."""
 LOOKUP_BACKWARD: Mapping[str, str] = {lookup["forward"]: lookup["backward"] for lookup in DISPATCH["lookups"]}
 """Lookup in several embedding tables → the autograd node that updates the tables.
 

@@ -28,6 +28,7 @@ ambiguous. To predict another batch, give other shapes: an `operators.Streamed` 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import log2, prod
 
@@ -35,12 +36,13 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
+from surrogate.network import dispatch_onnx as onnx_rules
 from surrogate.network import dispatch_rules as rules
-from surrogate.network.aten_call import DISPATCH, Call, Shape, UnsupportedError, operator_name
+from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, UnsupportedError, operator_name
 from surrogate.network.network import UNKNOWN_WORK, Layer, NetworkBuilder, Work
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
-    op: getattr(convolutions if rule.startswith("conv") else rules, rule)
+    op: next(getattr(module, rule) for module in (rules, convolutions, onnx_rules) if hasattr(module, rule))
     for rule, ops in DISPATCH["rules"].items()
     for op in ops
 }
@@ -54,7 +56,7 @@ RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each 
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH["lookups"]}
 ESTIMATES: dict[str, frozenset[str]] = {kind: frozenset(ops) for kind, ops in DISPATCH["estimates"].items()}
 """Kind of arithmetic → operators of this kind that may have no problem."""
-SAME_DTYPE_OPERATORS = frozenset((*DISPATCH["rules"]["conv"], *DISPATCH["rules"]["matmul"])) - rules.SCALED_TYPES.keys()
+SAME_DTYPE_OPERATORS = frozenset((*DISPATCH["rules"]["conv"], *DISPATCH["rules"]["matmul"])) - PRODUCT_TYPES.keys()
 """Operators for which torch refuses operands of different floating-point types."""
 IGNORED = frozenset((*DISPATCH["ignored"]["aten"], *DISPATCH["ignored"]["onnx"]))
 """Operators without a kernel: views, sizes, constants, allocations and checks."""
@@ -144,7 +146,7 @@ def estimated_work(call: Call) -> Work:
     shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
     if not tensors or len(shapes) < len(tensors):
         return UNKNOWN_WORK
-    moved_bytes = sum(DTYPES[tensor.dtype] * prod(shape) for tensor, shape in zip(tensors, shapes, strict=True))
+    moved_bytes = sum(tensor.bytes for tensor in tensors)
     if found := _flops_and_bytes_of_shapes(call):
         return Work(found[0], moved_bytes)
     inputs = shapes[: len(shapes) - len(call.outputs)]
@@ -179,7 +181,7 @@ def add_call(call: Call, builder: NetworkBuilder, *, training: bool) -> None:
         builder.ignored[call.op] += 1
         return
     try:
-        parts = layers(call)
+        parts = layers(replace(call, is_trained=training))
     except UnsupportedError as reason:
         builder.omit(f"{call.op} ({reason})" if call.op in RULES else call.op, estimated_work(call))
         return

@@ -5,13 +5,14 @@ If a trace did not record a window, it is solved from the sizes of image, filter
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from surrogate.features.conv import Conv
 from surrogate.features.families import NetworkProblem
 from surrogate.features.families.rowwise import BiasBackward
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators
-from surrogate.network.aten_call import Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import PRODUCT_TYPES, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.network import PART_3D, Layer
 
 Layers = Iterator[Layer]
@@ -109,7 +110,7 @@ def _convolution(call: Call) -> Conv:
     if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
         raise UnsupportedError("output does not fit the filter")
     window = window_of(call, image[2:], filters[2:], None if output is None else output[2:])
-    forward = operators.convolution(image, filters, window, groups=groups, dtype=call.dtype)
+    forward = operators.convolution(image, filters, window, groups=groups, dtype=PRODUCT_TYPES.get(call.op, call.dtype))
     layout = "NHWC" if any(tensor.channels_last for tensor in _images(call).values()) else "NCHW"
     return replace(forward, layout=layout, direction="bwd_data" if transposed else "fwd")
 
@@ -144,8 +145,13 @@ def gradient_problem(problem: NetworkProblem, operand: str) -> tuple[str, Networ
 def conv(call: Call) -> Layers:
     """Yield a forward convolution; the bias is a separate kernel, as frameworks launch it."""
     yield from _layout_transforms(call)
+    if "offset" in call.arguments:  # a deformable convolution first samples the columns of the image
+        filters, result = call.shape("weight"), call.required_output_shape()
+        columns = (*result[:1], prod(filters[1:]), *result[2:], call.number("groups", 1))
+        reads = [call.shape("input"), call.shape("offset")]
+        yield call.layer(operators.streamed("deformable_columns", reads, [columns], call.dtype, work=8), part="columns")
     yield call.layer(_convolution(call), part=PART_3D if len(call.shape("weight")) == 5 else "", weights=("weight",))
-    if isinstance(call.arguments.get("bias"), Tensor):
+    if isinstance(call.arguments.get("bias"), Tensor) and call.op not in PRODUCT_TYPES:
         result = call.required_output_shape()
         problem = operators.pointwise("add", [result, result[1:2]], result, call.dtype)
         yield call.layer(problem, part="bias", weights=("bias",))

@@ -13,18 +13,16 @@ import numpy as np
 from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention, AttentionBackward
 from surrogate.features.families.embedding import UNSHARED, USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
-from surrogate.features.families.operator import REDUCE
+from surrogate.features.families.operator import CAST, REDUCE
 from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import CHANNELS_LAST, POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network import operators
-from surrogate.network.aten_call import DISPATCH, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, UNKNOWN, Call, Shape, Tensor, UnsupportedError
 from surrogate.network.dispatch_convolutions import Layers, gradient_problem, window_of
 from surrogate.network.network import PART_3D
 
-SCALED_TYPES = {"_scaled_mm": "fp8", "_int_mm": "int8_sq"}
-"""Product of 8-bit values → its element type here."""
 SAME_SIZE_OPERATORS = frozenset(DISPATCH["same_size"]["ops"])
 """Copying operators with a result as large as the largest argument."""
 
@@ -40,18 +38,21 @@ def matmul(call: Call) -> Layers:
     left = call.shape(data)
     right = call.shape(weight)
     right = right[::-1] if call.op == "linear" else right
-    if call.op == "Gemm":
-        left = left[::-1] if call.number("transA", 0) else left
-        right = right[::-1] if call.number("transB", 0) else right
+    left = (*left[:-2], *left[:-3:-1]) if call.number("transA", 0) else left
+    right = (*right[:-2], *right[:-3:-1]) if call.number("transB", 0) else right
     left = (1, *left) if len(left) == 1 else left
     right = (*right, 1) if len(right) == 1 else right
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         raise UnsupportedError("operands do not fit")
     bias = call.op == "addmm" or isinstance(call.arguments.get("bias"), Tensor)
     # If all products share the second operand, the rows of the batch form one product.
-    batch = max(prod(left[:-2]), prod(right[:-2])) if prod(right[:-2]) > 1 else 1
+    try:
+        batch = prod(np.broadcast_shapes(left[:-2], right[:-2])) if prod(right[:-2]) > 1 else 1
+    except ValueError:
+        raise UnsupportedError("operands do not fit") from None
     m = left[-2] if batch > 1 else prod(left[:-1])
-    dtype = SCALED_TYPES.get(call.op, call.dtype)
+    dtype = PRODUCT_TYPES.get(call.op, call.dtype)
+    dtype = "int8_wo" if dtype == "int4_wo" and call.number("bits", 4) > 4 else dtype
     problem = operators.gemm(m, right[-1], left[-1], batch=batch, dtype=dtype, bias=bias)
     yield call.layer(problem, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
 
@@ -73,12 +74,13 @@ def grouped_matmul(call: Call) -> Layers:
     yield call.layer(operators.gemm(m, n, k, batch=groups, dtype=call.dtype), data="self", weights=("mat2",))
 
 
-def attention(call: Call) -> Layers:
+def attention(call: Call, *, is_fused: bool = True) -> Layers:
     """Yield scaled dot-product attention as the fused kernel, else as two products and a softmax.
 
     Types without a fused kernel take the second form. So do networks with gradients that are derived from their layers.
     """
-    if not any(tensor.needs_gradient for tensor in call.tensors()) and (fused := _fused_attention(call)):
+    is_fused = is_fused and not (call.is_trained and any(tensor.needs_gradient for tensor in call.tensors()))
+    if is_fused and (fused := _fused_attention(call)):
         # One query of each request reads the whole context, as when a server generates a token.
         yield call.layer(replace(fused, phase="generation") if fused.query_length == 1 else fused)
         return
@@ -90,23 +92,6 @@ def attention(call: Call) -> Layers:
         layer = call.layer(problem, part=part, data="query")
         has_two_inputs = layer.gradients and part != "softmax"
         yield replace(layer, gradients=(INPUT, WEIGHT)) if has_two_inputs else layer
-
-
-def attention_with_heads(call: Call) -> Layers:
-    """Yield ONNX's Attention (opset 23 and 24); its operands may be matrices with all heads in a row."""
-    arguments = dict(call.arguments)
-    for name, count in (("query", "q_num_heads"), ("key", "kv_num_heads"), ("value", "kv_num_heads")):
-        shape = call.shape(name)
-        heads = call.number(count, 0)
-        if len(shape) == 3 and heads:
-            shape = (shape[0], heads, shape[1], shape[2] // heads)
-        if len(shape) != 4:
-            raise UnsupportedError("operands do not fit")
-        past = call.arguments.get(f"past_{name}")
-        if isinstance(past, Tensor) and past.shape:
-            shape = (*shape[:2], shape[2] + past.shape[2], shape[3])
-        arguments[name] = replace(call.tensor(name), shape=shape)
-    yield from attention(replace(call, arguments={**arguments, "is_causal": call.number("is_causal", 0) == 1}))
 
 
 def _unfused_attention(call: Call) -> tuple[int, dict[str, tuple[int, int, int]]]:
@@ -133,9 +118,10 @@ def _fused_attention(call: Call) -> Attention | None:
         batch=query[0],
         heads=query[1],
         kv_heads=key[1],
-        head_dim=query[-1],
+        head_dim=(query[-1] + call.shape("value")[-1] + 1) // 2,  # the products have this mean width
         query_length=query[-2],
         context_length=key[-2],
+        window=max(0, call.number("window", 0)),
         dtype=call.dtype,
     )
 
@@ -307,11 +293,20 @@ def lookup(call: Call, kind: str) -> Layers:
 def single_pass(call: Call) -> Layers:
     """Yield one pass that reads every tensor and writes the results; unknown results are as large as the inputs.
 
+    Linear attention multiplies a state of keys × values by the key and by the query of every token, and a causal
+    convolution multiplies by its filter.
+
     This serves operators on jagged indices (permute, cumulative sum, bounds check) and the cells of recurrent networks.
     """
     tensors = [tensor.shape or () for tensor in call.tensors()]
-    results = [tensor.shape or () for tensor in call.outputs] or tensors
-    yield call.layer(operators.streamed(call.op, tensors, results, call.dtype))
+    results = [tensor.shape for tensor in call.outputs]
+    results = tensors if not results or None in results else results
+    if call.op[0].isupper() and any(tensor.shape is None for tensor in call.tensors()):  # ONNX has no jagged tensors
+        raise UnsupportedError("shape unknown")
+    work = 2 * call.shape("weight")[-1] if call.op == "CausalConvWithState" else 1
+    if call.op == "LinearAttention":
+        work = 4 * (call.shape("query")[-1] // max(1, call.number("q_num_heads", 1)))
+    yield call.layer(operators.streamed(call.op, tensors, results, call.dtype, work=work))
 
 
 def unpacked(call: Call) -> Layers:
@@ -324,7 +319,7 @@ def unpacked(call: Call) -> Layers:
     is_product = call.op.endswith("gemm_4bit")
     weight = call.numbers("shapeB", 2, 1) if is_product else result
     packed = call.tensors()[is_product:]
-    read = -(-sum(prod(tensor.shape or ()) * DTYPES[tensor.dtype] for tensor in packed) // DTYPES[dtype])
+    read = -(-sum(tensor.bytes for tensor in packed) // DTYPES[dtype])
     yield call.layer(operators.streamed("unpack", [(read,)], [weight], dtype), part="unpack")
     if is_product:
         yield call.layer(operators.gemm(prod(result[:-1]), *weight, dtype=dtype))
@@ -449,7 +444,9 @@ def copy(call: Call) -> Layers:
     if call.op in SAME_SIZE_OPERATORS and source and target and source[0].channels_last != target[0].channels_last:
         yield call.layer(operators.elementwise("layout_transform", call.required_output_shape(), call.dtype))
         return
-    if call.outputs:
+    if call.op == "TensorScatter":  # it writes into the cache
+        shapes = [call.shape("update")]
+    elif call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
     elif "index_put" in call.op:
         shapes = [call.shape("values")]
@@ -467,13 +464,17 @@ def copy(call: Call) -> Layers:
 
 
 def fill(call: Call) -> Layers:
-    """Yield the fill of a tensor with one value."""
-    shape = call.shape() if call.output_shape is None else call.output_shape
+    """Yield the fill of a tensor with one value, or with a series; ONNX's operators read its shape from elsewhere."""
+    shape = call.shape() if call.output_shape is None and not call.op[0].isupper() else call.required_output_shape()
     yield call.layer(operators.elementwise("fill", shape, call.dtype))
 
 
 def elementwise(call: Call, kind: str) -> Layers:
     """Yield an element-wise pass: each tensor is read once at its own size, and the result is written once."""
+    if kind == CAST and call.outputs:  # a quantisation, too
+        source, target = call.tensor().dtype, call.outputs[0].dtype
+        yield call.layer(operators.cast(prod(call.required_output_shape()), source, target))
+        return
     tensors = [value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"]
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
     if len(reads) != len(tensors) or not reads:

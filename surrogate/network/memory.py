@@ -13,7 +13,7 @@ from pathlib import Path
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import device_attributes
-from surrogate.features.problem import DTYPES, ELEMENTS
+from surrogate.features.problem import ELEMENTS
 from surrogate.network import dispatch_rules as rules
 from surrogate.network.allocator import LARGE, MIB, Allocator, Block, segment_bytes
 from surrogate.network.aten_call import Call, Tensor
@@ -171,7 +171,7 @@ def network_of(
     allocator = Allocator()
     for tensor in stored:
         for _ in range(1 + OPTIMIZERS[OPTIMIZER].states * (training and tensor.parameter)):
-            allocator.allocate(tensor_bytes(tensor))
+            allocator.allocate(tensor.bytes)
     persistent_bytes = allocator.allocated
     simulate_pass(allocator, calls, backward=training)
     builder = NetworkBuilder()
@@ -183,14 +183,9 @@ def network_of(
         path.stem,
         batch,
         parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
-        weights_bytes=sum(map(tensor_bytes, stored)),
+        weights_bytes=sum(tensor.bytes for tensor in stored),
         **allocator.peak_fields(persistent_bytes),
     )
-
-
-def tensor_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor; 0 if its shape is unknown."""
-    return prod(tensor.shape) * DTYPES[tensor.dtype] if tensor.shape is not None else 0
 
 
 def simulate_pass(allocator: Allocator, calls: Sequence[Call], *, backward: bool) -> None:
@@ -205,7 +200,7 @@ def simulate_pass(allocator: Allocator, calls: Sequence[Call], *, backward: bool
 
     def hold(key: Hashable, tensor: Tensor, start: int, stop: int) -> None:
         first, last, size = spans.get(key, (start, stop, 0))
-        spans[key] = min(first, start), max(last, stop), max(size, tensor_bytes(tensor))
+        spans[key] = min(first, start), max(last, stop), max(size, tensor.bytes)
 
     gelu_buffers: set[str] = set()  # buffers within a GELU that a file stores as Erf, Add and Mul
 
@@ -231,7 +226,7 @@ def simulate_pass(allocator: Allocator, calls: Sequence[Call], *, backward: bool
                     continue
                 # A batched product copies an operand that is a part of a larger buffer.
                 is_copied = call.op == "matmul" and len(tensor.shape or ()) > 3
-                is_copied = is_copied and tensor_bytes(tensor) < spans[tensor.buffer][2]
+                is_copied = is_copied and tensor.bytes < spans[tensor.buffer][2]
                 hold((tensor.buffer, tensor.shape, turn) if is_copied else tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.needs_gradient):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)

@@ -6,29 +6,43 @@ as chains of Shape, Gather, Concat and Reshape, which ONNX's own inference follo
 nodes, in order, infers each node with the numbers that are known so far.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from surrogate.features.errors import InputError, nearest, one_line_errors, read_bounded
-from surrogate.network.aten_call import DISPATCH, Call, Shape, Tensor, argument_name
+from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, Tensor, argument_name
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
 from surrogate.network.network import DEFAULTS, Network, ReadOptions
+from surrogate.network.onnx_shapes import (
+    MAX_VALUES,
+    ONNX,
+    SHAPE_OPERATORS,
+    ShapeFolder,
+    element_count,
+    first_result,
+    numbers,
+    store_constants,
+    stored_types,
+)
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 DTYPES = {int(code): dtype for code, dtype in DISPATCH["types"]["onnx"].items()}
 """TensorProto's element type → ours; an integer type is given as the type of the same width."""
 FLOAT_CODES = (1, 10, 11, 16)
-WEIGHT_CODES = (*FLOAT_CODES, 2, 3, *range(17, 23))
+WEIGHT_CODES = (*FLOAT_CODES, 2, 3, *range(17, 29))
 """TensorProto's types of weights: floating-point types, and integers and floats of at most 8 bits (quantised)."""
+VALUES_PER_BYTE = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}
+"""TensorProto's types of less than 8 bits → values in a byte."""
+STRING_CODE = 8
+STRING = "string"
+"""Element type of texts, which no GPU computes."""
 _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
     2: lambda attribute: attribute.i,
     7: lambda attribute: list(attribute.ints),
@@ -38,6 +52,13 @@ _ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
 QUANTISED_NOTE = (
     "products are of dequantised values, in floating point; a runtime that multiplies the integers is faster"
 )
+INTEGER_NOTE = (
+    "products of integers are timed as int8 kernels, of packed weights as 16-bit ones that read 4 or 8 bits, and"
+    " convolutions of integers as fp16 ones, which take up to twice the time"
+)
+LOOP_NOTE = "loops are timed at their maximum number of runs, with the sizes of the first run"
+UNUSED = "_"
+"""Name in `signatures` of an input that no rule reads, such as a scale."""
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
 _ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH["onnx_attributes"]
@@ -45,15 +66,8 @@ _ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH["onnx_attributes"]
 INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Limit of protobuf itself."""
-MAX_INDICES = 2**22
-"""Longest list of integers with a known length; shape inference walks through lists that say where to slice."""
-_INTEGER_CODES = (6, 7)  # TensorProto's INT32, INT64
 MAX_NODES = 200_000
 """Maximum number of nodes of a graph, after its functions are expanded."""
-SHAPE_OPERATORS = ("Shape", "Size")
-"""Operators with a result that depends only on the shape of their input."""
-MAX_VALUES = 1024
-"""Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
 
 
 def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
@@ -66,31 +80,22 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     path = Path(path)
     model = load_model(path)
     try:
-        weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-        weights |= {tensor.values.name: tensor.values.data_type for tensor in model.graph.sparse_initializer}
-        weights |= _stored_by_nodes(model.graph)
-        batch = infer_shapes(model, path, weights, options)
+        store_constants(model.graph)
+        weights = stored_types(model.graph)
+        batch, folder = infer_shapes(model, path, weights, options)
         tensors = _tensors(model.graph, weights, options.dtype)
         stored = list(tensors.values())
-        calls = list(_nodes(model.graph, tensors, options.training))
+        calls = list(_nodes(model.graph, tensors, folder, options.training))
         network = network_of(path, stored, calls, batch, training=options.training)
-        is_quantised = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
-        return replace(network, notes=(*network.notes, QUANTISED_NOTE)) if is_quantised else network
+        operators = {node.op_type for node in model.graph.node}
+        notes = [QUANTISED_NOTE] * ("DequantizeLinear" in operators)
+        notes += [INTEGER_NOTE] * (not operators.isdisjoint(PRODUCT_TYPES))
+        notes += [LOOP_NOTE] * bool(folder.runs)
+        return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
     except (TypeError, ValueError) as error:  # protobuf returns text that is no UTF-8 as bytes
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: damaged ({error}); export it again") from None
-
-
-def _stored_by_nodes(graph: "GraphProto") -> dict[str, int]:
-    """Return the element types of the tensors that nodes store: Constant, and ConstantOfShape (by default fp32)."""
-    nodes = [node for node in graph.node if node.op_type in ("Constant", "ConstantOfShape")]
-    types = {name: 1 for node in nodes if node.op_type != "Constant" for name in node.output}
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.name == "value":
-                types[node.output[0]] = attribute.t.data_type
-    return types
 
 
 def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
@@ -104,35 +109,55 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
         is_sized = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
         tensors[info.name] = _tensor(sizes if is_sized else None, tensor.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
-    norms = (node for node in graph.node if node.op_type == "BatchNormalization")
-    running_statistics = {name for node in norms for name in node.input[3:5]}
+    others: set[str] = set()  # stored tensors that are no weights: scales, tables, running statistics
+    for node in graph.node:
+        names = [(argument_name(operator_of(node), position), name) for position, name in enumerate(node.input)]
+        others.update(name for argument, name in names if argument == UNUSED)
+        if PRODUCT_TYPES.get(node.op_type) == "int4_wo":  # its operand is packed
+            sizes = {attribute.name: attribute.i for attribute in node.attribute}
+            values_per_byte = 8 // max(2, min(8, sizes.get("bits", 4)))
+            shape = (sizes.get("K", 0), sizes.get("N", 0))
+            tensors[node.input[1]] = Tensor(shape, "int8", False, buffer=names[1][1], values_per_byte=values_per_byte)
     for name, kind in weights.items():
         tensor = tensors.get(name, Tensor())
         is_array = prod(tensor.shape or (1,)) > 1  # a single number is an attribute stored as a weight
-        is_parameter = is_array and kind in WEIGHT_CODES and name not in running_statistics
+        is_parameter = is_array and kind in WEIGHT_CODES and name not in others
         tensors[name] = replace(tensor, constant=True, parameter=is_parameter)
     return tensors
 
 
 def _tensor(shape: Shape | None, code: int, dtype: str | None) -> Tensor:
     """Return a tensor from TensorProto's element type; ``dtype`` replaces a floating-point type."""
+    if code == STRING_CODE:
+        return Tensor(None, STRING, False)
     floating = code in FLOAT_CODES
-    return Tensor(shape, dtype if dtype and floating else DTYPES.get(code, "fp32"), floating)
+    kind = dtype if dtype and floating else DTYPES.get(code, "fp32")
+    return Tensor(shape, kind, floating, values_per_byte=VALUES_PER_BYTE.get(code, 1))
 
 
-def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> Iterator[Call]:
-    """Yield every node as a call; a computation from constants alone has the name `CONSTANT_FOLDED`.
+def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder, training: bool) -> Iterator[Call]:
+    """Yield every node as a call, as often as it runs; a computation from constants has the name `CONSTANT_FOLDED`.
 
-    Outputs inherit from inputs whether they are constant and whether they need gradients.
+    Outputs inherit from inputs whether they are constant and whether they need gradients. Small results that depend on
+    the shapes of inputs are computed before the model runs, and large ones are not.
     """
+    shape_results: set[str] = set()
     for number, proto in enumerate(graph.node):
         inputs = tuple(tensors.get(name, Tensor()) for name in proto.input)
         constant = all(t.constant for t, name in zip(inputs, proto.input, strict=True) if name)
         # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
-        constant = constant or proto.op_type in ("Shape", "Size")
+        constant = constant and proto.op_type not in ONNX["random"]
+        is_of_shapes = proto.op_type in SHAPE_OPERATORS or not shape_results.isdisjoint(proto.input)
+        if is_of_shapes:
+            shape_results.update(proto.output)
+            largest = max((prod(tensors.get(name, Tensor()).shape or ()) for name in proto.output), default=0)
+            constant = proto.op_type in SHAPE_OPERATORS or (constant and largest <= MAX_VALUES)
         needs_gradient = any(t.needs_gradient or (t.parameter and not constant) for t in inputs)
         call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
+        if call.op == "Dropout" and len(proto.input) > 2 and proto.input[2]:
+            mode = folder.values.get(proto.input[2])
+            call = replace(call, arguments={**call.arguments, "train": mode is None or any(numbers(mode))})
         view = inputs and is_view(call, training=training)
         for name in proto.output:
             buffer = inputs[0].buffer if view else name
@@ -140,23 +165,35 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], training: bool) -> I
             parameter = constant and (result.parameter or any(t.parameter for t in inputs))
             tensors[name] = replace(result, constant=constant, parameter=parameter)
         outputs = tuple(tensors[name] for name in proto.output if name)
-        yield replace(call, outputs=outputs, op=CONSTANT_FOLDED if constant and call.op in RULES else call.op)
+        op = CONSTANT_FOLDED if constant and call.op in RULES else call.op
+        if any(tensor.dtype == STRING for tensor in (*inputs, *outputs)):
+            op = f"{call.op} (of strings)"
+        for _ in range(folder.runs.get(first_result(proto), 1)):
+            yield replace(call, outputs=outputs, op=op)
+
+
+def operator_of(proto: "NodeProto") -> str:
+    """Return a node's name in `dispatch.toml`; its domain is a part of it if the name alone is ONNX's."""
+    name = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
+    is_short = proto.domain == "com.microsoft" and name not in RULES and proto.op_type in RULES
+    return proto.op_type if is_short else name
 
 
 def _call(proto: "NodeProto", inputs: tuple[Tensor, ...], name: str) -> Call:
     """Return a node as a call, with the rules' names of inputs and attributes; other domains stay in the name."""
-    op = proto.op_type
-    is_standard = proto.domain in ("", "ai.onnx") or (proto.domain == "com.microsoft" and op in RULES)
-    arguments: dict[str, object] = {
-        argument_name(op, position): tensor for position, tensor in enumerate(inputs) if proto.input[position]
-    }
+    op = operator_of(proto)
+    arguments: dict[str, object] = {}
+    for position, tensor in enumerate(inputs):
+        key = argument_name(op, position)
+        if proto.input[position] and key != UNUSED:
+            arguments[key] = tensor
     for attribute in proto.attribute:
         if attribute.type in _ATTRIBUTE_READERS:
             key = _ATTRIBUTE_NAMES.get(attribute.name) or str(attribute.name)
             arguments[key] = _ATTRIBUTE_READERS[attribute.type](attribute)
     if "kernel_size" in arguments:
         arguments.setdefault("stride", [1])  # without a stride, ATen's pooling would take the window's size
-    return Call(op if is_standard else f"{proto.domain}.{op}", arguments, name=name)
+    return Call(op, arguments, name=name)
 
 
 def load_model(path: Path) -> "ModelProto":
@@ -183,12 +220,14 @@ def load_model(path: Path) -> "ModelProto":
     return model
 
 
-def infer_shapes(model: "ModelProto", path: Path, weights: Collection[str], options: ReadOptions) -> int | None:
-    """Give every tensor of ``model`` the shape that follows from its inputs, in place; return the batch.
+def infer_shapes(
+    model: "ModelProto", path: Path, weights: dict[str, int], options: ReadOptions
+) -> tuple[int | None, ShapeFolder]:
+    """Give every tensor of ``model`` the shape that follows from its inputs, in place; return the batch and the folder.
 
-    ``weights`` are the names of all initializers. The option ``batch`` replaces the first size of every input, ``dims``
-    the named sizes (``NAME`` of a symbolic size, or ``INPUT.AXIS``). Raises `InputError` for an input without sizes,
-    and if ONNX's shape inference refuses the graph.
+    ``weights`` are the types of all stored tensors; those of inlined bodies are added. The option ``batch`` replaces
+    the first size of every input, ``dims`` the named sizes (``NAME`` of a symbolic size, or ``INPUT.AXIS``). Raises
+    `InputError` for an input without sizes, and if ONNX's shape inference refuses the graph.
     """
     import onnx
 
@@ -199,17 +238,20 @@ def infer_shapes(model: "ModelProto", path: Path, weights: Collection[str], opti
     old, new = _size_inputs(model.graph, path, options.batch, options.dims or {}, weights)
     if old is not None and new is not None and old != new:
         _rebatch_reshapes(model.graph, old, new)
-    _drop_stale_shapes(model.graph, keep=old == new)
-    # The checker's, the inference's and protobuf's errors have no common base.
+    declared = _drop_stale_shapes(model.graph, keep=old == new)
+    model.ir_version = max(model.ir_version, 4)  # before, all stored tensors were inputs, too
+    # The checker's, the inference's and protobuf's errors have no common base. Data propagation would build lists of
+    # any length that a graph can describe in few bytes; `ShapeFolder` evaluates short ones.
     with one_line_errors(f"{path}: ONNX shape inference refuses the graph"):
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=False)
     model.CopyFrom(inferred)
-    fold_shapes(model)
+    folder = ShapeFolder(model, weights, declared)
+    folder.fold()
     if old is not None and old != new and _has_wrong_reshape(model.graph):
         raise InputError(
             f"{path}: exported at a fixed batch of {old}, which its reshapes contain; export it with a dynamic batch"
         )
-    return new
+    return new, folder
 
 
 def _has_wrong_reshape(graph: "GraphProto") -> bool:
@@ -274,8 +316,8 @@ def _set_weights_aside(graph: "GraphProto") -> None:
         if prod(weight.dims) <= MAX_VALUES and weight.data_location != onnx.TensorProto.EXTERNAL:
             small_weights.append(weight)
         elif weight.name not in inputs:
-            sizes = None if _is_too_long(weight.data_type, weight.dims) else list(weight.dims)
-            graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, sizes))
+            info = onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
+            graph.input.append(info)
     copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in small_weights]
     for weight in graph.sparse_initializer:
         if weight.values.name not in inputs:
@@ -285,13 +327,8 @@ def _set_weights_aside(graph: "GraphProto") -> None:
     graph.initializer.extend(copies)
 
 
-def _is_too_long(element_type: int, sizes: Iterable[int]) -> bool:
-    """Return whether a tensor is a list of more integers than shape inference should walk through."""
-    return element_type in _INTEGER_CODES and len(lengths := list(sizes)) == 1 and lengths[0] > MAX_INDICES
-
-
 def _size_inputs(
-    graph: "GraphProto", path: Path, batch: int | None, dims: Mapping[str, int], weights: Collection[str]
+    graph: "GraphProto", path: Path, batch: int | None, dims: Mapping[str, int], weights: Mapping[str, int]
 ) -> tuple[int | None, int | None]:
     """Replace every input's sizes by numbers; return the file's batch (None if symbolic) and the batch now."""
     values = dict(dims)
@@ -317,12 +354,11 @@ def _size_inputs(
                     values.setdefault(dim.dim_param, value)
             elif value is None:
                 value = dim.dim_value
-            if value < 1:
+            is_empty = axis > 0 and value == 0 and dim.HasField("dim_value")
+            if value < 1 and not is_empty:
                 raise InputError(f"{path}: input {info.name!r} has an unknown size {key!r}; give it as --dim {key}=224")
             dim.ClearField("dim_param")
             dim.dim_value = value
-        if _is_too_long(info.type.tensor_type.elem_type, (dim.dim_value for dim in info.type.tensor_type.shape.dim)):
-            raise InputError(f"{path}: input {info.name!r} is a list of {value} integers; give at most {MAX_INDICES}")
     for name in dims:
         if name not in used:
             raise InputError(f"{path}: --dim {name} names no size of an input{nearest(name, names)}")
@@ -337,15 +373,12 @@ def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
     import onnx
 
     constants = {weight.name for weight in graph.initializer}
-    stored = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
     targets = {
         node.input[1]
         for node in graph.node
-        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[0] not in constants | stored.keys()
+        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[0] not in constants
     }
     values = [weight for weight in graph.initializer if weight.name in targets]
-    holders = [stored[name] for name in targets & stored.keys()]
-    values += [attribute.t for node in holders for attribute in node.attribute if attribute.name == "value"]
     for value in values:
         if value.data_location == onnx.TensorProto.EXTERNAL:
             continue
@@ -358,75 +391,22 @@ def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
             value.CopyFrom(onnx.helper.make_tensor(value.name, onnx.TensorProto.INT64, [len(shape)], changed))
 
 
-def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> None:
-    """Remove the stored shapes of outputs and of inner tensors.
+def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> "dict[str, TypeProto]":
+    """Remove the stored shapes of outputs and of inner tensors; return the types of the outputs.
 
-    With ``keep``, inner shapes that consist of numbers stay.
+    With ``keep``, inner shapes that consist of numbers stay, and only outputs with such shapes are returned.
     """
     copies = []
     for info in graph.value_info if keep else ():
         sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        if min(sizes, default=1) > 0 and not _is_too_long(info.type.tensor_type.elem_type, sizes):
+        if min(sizes, default=1) > 0:
             copies.append(type(info).FromString(info.SerializeToString()))
     del graph.value_info[:]
     graph.value_info.extend(copies)
+    declared = {}
     for output in graph.output:
-        output.type.tensor_type.ClearField("shape")
-
-
-def fold_shapes(model: "ModelProto") -> None:
-    """Add to ``model`` (a ``ModelProto``, changed in place) the shapes that follow from its arithmetic on shapes.
-
-    Nodes that ONNX does not define, or refuses, keep results without a shape.
-    """
-    import onnx
-
-    graph = model.graph
-    values = {weight.name: weight for weight in graph.initializer if prod(weight.dims) <= MAX_VALUES}
-    infos = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
-    types = {name: info.type for name, info in infos.items()} | {
-        name: onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)) for name, tensor in values.items()
-    }
-    versions = {opset.domain: opset.version for opset in model.opset_import}
-    for node in graph.node:
-        outputs = list(filter(None, node.output))
-        data = {name: values[name] for name in node.input if name in values}
-        try:
-            input_types = {name: types[name] for name in filter(None, node.input)}
-            schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
-            output_types = onnx.shape_inference.infer_node_outputs(
-                schema, node, input_types, data, {}, list(model.opset_import), model.ir_version
-            )
-            for name in (name for name in outputs if element_count(output_types.get(name)) is not None):
-                info = infos.get(name) or graph.value_info.add(name=name)
-                info.type.CopyFrom(output_types[name])
-                types[name] = info.type
-            has_sized_input = node.op_type in SHAPE_OPERATORS and element_count(*input_types.values())
-            is_computable = has_sized_input or data.keys() == input_types.keys()
-            if is_computable and all(element_count(types[name]) in range(MAX_VALUES + 1) for name in outputs):
-                values.update(zip(outputs, _evaluate(node, data, types, versions), strict=True))
-        except Exception:  # onnx and its reference operators raise errors without a common base
-            continue
-
-
-def element_count(kind: "TypeProto | None") -> int | None:
-    """Return the number of elements of a tensor's type; None if a size is unknown."""
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return None
-    dims = kind.tensor_type.shape.dim
-    return prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
-
-
-def _evaluate(
-    node: "NodeProto", data: "Mapping[str, TensorProto]", types: "Mapping[str, TypeProto]", versions: dict[str, int]
-) -> "list[TensorProto]":
-    """Return the results of a node as small tensors, by ONNX's reference operators."""
-    from onnx.numpy_helper import from_array, to_array
-    from onnx.reference import ReferenceEvaluator
-
-    if node.op_type in SHAPE_OPERATORS:  # a broadcast array has the shape and needs no memory
-        shape = [dim.dim_value for dim in types[node.input[0]].tensor_type.shape.dim]
-        inputs = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
-    else:
-        inputs = {name: to_array(tensor) for name, tensor in data.items()}
-    return [from_array(np.asarray(result)) for result in ReferenceEvaluator(node, opsets=versions).run(None, inputs)]
+        if keep and element_count(output.type):
+            declared[output.name] = type(output.type).FromString(output.type.SerializeToString())
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return declared

@@ -21,7 +21,6 @@ from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.memory import tensor_bytes
 from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
@@ -301,7 +300,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         first if options.batch is None else options.batch,
         options.training,
         parameters=sum(map(stored_values, module.parameters())),
-        weights_bytes=sum(map(tensor_bytes, weights)),
+        weights_bytes=sum(tensor.bytes for tensor in weights),
         **recorded.allocator.peak_fields(recorded.persistent_bytes),
         tf32=tf32_operations(),
         state_bytes=state_bytes,

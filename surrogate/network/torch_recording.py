@@ -12,7 +12,6 @@ from surrogate.features.problem import DTYPES
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS
-from surrogate.network.memory import tensor_bytes
 from surrogate.network.network import ReadOptions
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 from surrogate.network.routing import Routing
@@ -47,7 +46,7 @@ def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "
     recording.hold([*module.parameters(), *module.buffers()])
     trained = [weight for weight in module.parameters() if options.training and weight.requires_grad]
     for weight in trained * OPTIMIZERS[OPTIMIZER].states:
-        recording.allocator.allocate(tensor_bytes(tensor_info(weight, options.dtype)))
+        recording.allocator.allocate(tensor_info(weight, options.dtype).bytes)
     recording.persistent_bytes = recording.allocator.allocated
     recording.hold(inputs)
     if not options.training:

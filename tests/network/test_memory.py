@@ -11,7 +11,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.comparison import comparison_records
-from surrogate.network.memory import context_bytes, memory, saved_tensors, simulate_pass, tensor_bytes, usable_bytes
+from surrogate.network.memory import context_bytes, memory, saved_tensors, simulate_pass, usable_bytes
 from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
@@ -156,7 +156,7 @@ def test_saved_tensors_include_dropout_masks_and_pooling_indices() -> None:
 
     def saved_bytes(op: str, output: Tensor = image, **arguments: object) -> int:
         call = Call(op, {"self": image, **arguments}, (replace(output, buffer="y"),))
-        return sum(map(tensor_bytes, saved_tensors(call)))
+        return sum(tensor.bytes for tensor in saved_tensors(call))
 
     assert saved_bytes("dropout", p=0.5, train=True) == 256
     assert saved_bytes("dropout", p=0.0, train=True) == 0

@@ -1,0 +1,284 @@
+"""Infer the shapes of an ONNX graph node by node, with the numbers that are known so far, and inline its bodies.
+
+PyTorch's older exporter writes views as chains of Shape, Gather, Concat and Reshape, which ONNX's own inference follows
+only in part. Bodies of If, Loop and Scan become nodes of the graph if it is known which runs, and how often.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surrogate.network.aten_call import DISPATCH
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+
+    Types = Mapping[str, TypeProto]
+
+SHAPE_OPERATORS = ("Shape", "Size")
+"""Operators with a result that depends only on the shape of their input."""
+LOOP_SLICE, LOOP_RESULTS = "(slice of a loop's input)", "(results of a loop)"
+"""Operators in `dispatch.toml` that give a body's input in one run of Scan, and that join the results of all runs."""
+MAX_VALUES = 1024
+"""Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
+MAX_LOOP_NODES = 20_000
+"""Maximum number of nodes that all loops of a graph run."""
+ONNX: Mapping[str, Any] = DISPATCH["onnx"]
+"""Operators that are evaluated, random ones, and the shapes of those that ONNX does not define."""
+
+
+class ShapeFolder:
+    """The pass over a graph's nodes in order; `fold` changes the graph in place.
+
+    ``declared`` has the types of outputs, which count if inference finds no shape. ``weights`` gains the types of
+    tensors that inlined bodies store. ``values`` are the known small tensors, and ``runs`` says how often a node runs,
+    by its first result.
+    """
+
+    def __init__(self, model: "ModelProto", weights: dict[str, int], declared: "Types") -> None:
+        self.model, self.graph, self.weights, self.declared = model, model.graph, weights, declared
+        self.values: dict[str, TensorProto] = {}
+        self.runs: dict[str, int] = {}
+        self.notes: list[str] = []
+        self.infos = {info.name: info for info in (*self.graph.input, *self.graph.value_info, *self.graph.output)}
+        self.types = {name: info.type for name, info in self.infos.items()}
+        self.versions = {opset.domain: opset.version for opset in model.opset_import}
+        for tensor in self.graph.initializer:
+            self._know(tensor)
+
+    def fold(self) -> None:
+        """Give every tensor of the graph the shape that follows; nodes that ONNX refuses keep results without one."""
+        nodes: list[NodeProto] = []
+        waiting = deque(self.graph.node)
+        while waiting:
+            node = waiting.popleft()
+            if (body := self._inline(node)) is not None:
+                waiting.extendleft(reversed(body))
+                continue
+            nodes.append(node)
+            with suppress(Exception):  # onnx and its reference operators raise errors without a common base
+                self._infer(node)
+            for name in self.declared.keys() & set(node.output):
+                if element_count(self.types.get(name)) is None:
+                    self._enter(name, self.declared[name])
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        for name, declared in self.declared.items():
+            sizes, computed = (
+                [dim.dim_value for dim in kind.tensor_type.shape.dim]
+                for kind in (declared, self.types.get(name, declared))
+            )
+            if sizes != computed:
+                self.notes.append(f"the output {name!r} is declared as {sizes}, but computed as {computed}")
+
+    def _infer(self, node: "NodeProto") -> None:
+        """Enter the types of a node's results, and their values if they are small and known."""
+        import onnx
+
+        outputs = list(filter(None, node.output))
+        if node.op_type in (LOOP_SLICE, LOOP_RESULTS):
+            tensor = self.types[node.input[0]].tensor_type
+            axis, runs = (attribute.i for attribute in node.attribute)
+            sizes = [dim.dim_value for dim in tensor.shape.dim]
+            axis %= len(sizes) + (runs > 0)
+            sizes[axis : axis + (runs == 0)] = [runs] * (runs > 0)
+            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(tensor.elem_type, sizes))
+            return
+        defined, types = _defined(node, self.types)
+        data = {name: self.values[name] for name in node.input if name in self.values}
+        schema = onnx.defs.get_schema(defined.op_type, self.versions[defined.domain], defined.domain)
+        inferred = onnx.shape_inference.infer_node_outputs(
+            schema, defined, types, data, {}, list(self.model.opset_import), self.model.ir_version
+        )
+        for name in (name for name in outputs if element_count(inferred.get(name)) is not None):
+            self._enter(name, inferred[name])
+        has_sized_input = node.op_type in SHAPE_OPERATORS and element_count(*types.values())
+        is_computable = node.op_type in ONNX["evaluated"] and (has_sized_input or data.keys() == types.keys())
+        if is_computable and all(element_count(self.types[name]) in range(MAX_VALUES + 1) for name in outputs):
+            self.values.update(zip(outputs, _evaluate(node, data, self.types, self.versions), strict=True))
+
+    def _enter(self, name: str, kind: "TypeProto") -> None:
+        """Set the type of a tensor."""
+        if name not in self.infos:
+            self.infos[name] = self.graph.value_info.add(name=name)
+        self.infos[name].type.CopyFrom(kind)
+        self.types[name] = self.infos[name].type
+
+    def _know(self, tensor: "TensorProto") -> None:
+        """Set the type of a stored tensor, and its values if it is small."""
+        import onnx
+
+        self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+        if prod(tensor.dims) <= MAX_VALUES:
+            self.values[tensor.name] = tensor
+
+    def _inline(self, node: "NodeProto") -> "list[NodeProto] | None":
+        """Return the nodes that replace an If, Loop or Scan; None for others, and if their runs are not known."""
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        with suppress(KeyError, IndexError, ValueError):  # unknown sizes, or a body that does not fit its node
+            if node.op_type == "If":
+                (condition,) = numbers(self.values[node.input[0]])
+                return self._inlined(node, attributes["then_branch" if condition else "else_branch"].g)
+            if node.op_type == "Loop":
+                (runs,) = numbers(self.values[node.input[0]])
+                return self._inlined(node, attributes["body"].g, runs)
+            if node.op_type == "Scan" and self.versions[node.domain] > 8:  # before, it had a batch of its own
+                scanned = attributes["num_scan_inputs"].i
+                axes, result_axes = (
+                    list(attributes[name].ints) if name in attributes else []
+                    for name in ("scan_input_axes", "scan_output_axes")
+                )
+                dims = self.types[node.input[-scanned]].tensor_type.shape.dim
+                runs = dims[_axis(axes, 0)].dim_value
+                return self._inlined(node, attributes["body"].g, runs, scanned, axes, result_axes)
+        return None
+
+    def _inlined(
+        self,
+        node: "NodeProto",
+        source: "GraphProto",
+        runs: int = 1,
+        scanned: int = 0,
+        axes: Sequence[int] = (),
+        result_axes: Sequence[int] = (),
+    ) -> "list[NodeProto] | None":
+        """Return the nodes of a body and of its inputs and results; None if its runs are none or too many.
+
+        ONNX requires that the names in a body differ from all others.
+        """
+        from onnx import GraphProto
+        from onnx.helper import make_node, make_tensor
+
+        total = runs * self.runs.get(first_result(node), 1)
+        if runs < 1 or (total > 1 and sum(self.runs.values()) + total * len(source.node) > MAX_LOOP_NODES):
+            return None
+        body = GraphProto.FromString(source.SerializeToString())
+        store_constants(body)
+        inner, results = ([info.name for info in infos] for infos in (body.input, body.output))
+        outer = list(node.input)
+        if node.op_type == "Loop":  # a body gets the number of the run, and a condition that ends the loop
+            body.initializer.extend([make_tensor(inner[0], 7, [], [0]), make_tensor(inner[1], 9, [], [True])])
+            inner, results, outer = inner[2:], results[1:], outer[2:]
+        for tensor in body.initializer:
+            self.graph.initializer.add().CopyFrom(tensor)
+            self._know(tensor)
+        self.weights.update(stored_types(body))
+        if node.op_type == "Loop":
+            del self.values[body.input[0].name]  # it differs from run to run
+        states = len(results) if node.op_type == "If" else len(outer) - scanned
+        nodes = [make_node("Identity", [a], [b]) for a, b in zip(outer[:states], inner, strict=False)]
+        for number, (name, target) in enumerate(zip(outer[states:], inner[states:], strict=True)):
+            nodes.append(make_node(LOOP_SLICE, [name], [target], axis=_axis(axes, number), runs=0))
+        nodes += body.node
+        for number, (result, target) in enumerate(zip(results, node.output, strict=False)):
+            if number >= states:
+                axis = _axis(result_axes, number - states)
+                nodes.append(make_node(LOOP_RESULTS, [result], [target], axis=axis, runs=runs))
+            elif target:
+                nodes.append(make_node("Identity", [result], [target]))
+        if total > 1:
+            self.runs.update({first_result(each): total for each in body.node})
+        return nodes
+
+
+def first_result(node: "NodeProto") -> str:
+    """Return the name of a node's first result."""
+    return next(filter(None, node.output), "")
+
+
+def numbers(tensor: "TensorProto") -> list[Any]:
+    """Return the values of a small tensor."""
+    from onnx.numpy_helper import to_array
+
+    return to_array(tensor).reshape(-1).tolist()
+
+
+def _axis(axes: Sequence[int], number: int) -> int:
+    """Return an axis of a list that may be absent; its default is 0."""
+    return axes[number] if axes else 0
+
+
+def store_constants(graph: "GraphProto") -> None:
+    """Replace Constant nodes by initializers, in place, so that stored tensors have one form."""
+    kept = []
+    for node in graph.node:
+        attribute = node.attribute[0] if node.op_type == "Constant" and len(node.attribute) == 1 else None
+        if attribute is None or attribute.name not in ("value", "sparse_value"):
+            kept.append(node)
+        elif attribute.name == "sparse_value":
+            graph.sparse_initializer.add().CopyFrom(attribute.sparse_tensor)
+            graph.sparse_initializer[-1].values.name = node.output[0]
+        else:
+            graph.initializer.add().CopyFrom(attribute.t)
+            graph.initializer[-1].name = node.output[0]
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def stored_types(graph: "GraphProto") -> dict[str, int]:
+    """Return the element types of stored tensors, and of tensors that ConstantOfShape fills at a stored shape."""
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types |= {tensor.values.name: tensor.values.data_type for tensor in graph.sparse_initializer}
+    for node in graph.node:
+        if node.op_type == "ConstantOfShape" and node.input[0] in types:
+            types[node.output[0]] = next((a.t.data_type for a in node.attribute if a.name == "value"), 1)
+    return types
+
+
+def _defined(node: "NodeProto", types: "Mapping[str, TypeProto]") -> "tuple[NodeProto, dict[str, TypeProto]]":
+    """Return a node whose first result has the same shape, and the types of its inputs.
+
+    It is another operator if ONNX does not define this one (`dispatch.toml`). Its operands are transposed as the node's
+    attributes say, and an operand that the node stores packed has the sizes that they give. "=1" names the input with
+    the result's element type, by default the first one.
+    """
+    import onnx
+
+    if node.domain in ("", "ai.onnx") or node.op_type not in ONNX["results"]:
+        return node, {name: types[name] for name in filter(None, node.input)}
+    op, *positions = ONNX["results"][node.op_type].split()
+    typed = int(positions.pop().removeprefix("=")) if positions[-1].startswith("=") else int(positions[0])
+    names = [node.input[int(position)] for position in positions]
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    input_types = {}
+    for name, flag in zip(names, ("transA", "transB"), strict=False):
+        input_types[name] = kind = onnx.TypeProto.FromString(types[name].SerializeToString())
+        kind.tensor_type.elem_type = types[node.input[typed]].tensor_type.elem_type
+        if op == "MatMul" and attributes.get(flag):
+            last, other = kind.tensor_type.shape.dim[-1], kind.tensor_type.shape.dim[-2]
+            last.dim_value, other.dim_value = other.dim_value, last.dim_value
+    if op == "MatMul" and len(names) == 1:
+        element = input_types[names[0]].tensor_type.elem_type
+        names.append("packed")
+        input_types["packed"] = onnx.helper.make_tensor_type_proto(element, [attributes["K"], attributes["N"]])
+    defined = onnx.helper.make_node(op, names, node.output[:1])
+    defined.attribute.extend(attribute for attribute in node.attribute if op in ("Gemm", "Conv"))
+    return defined, input_types
+
+
+def element_count(kind: "TypeProto | None") -> int | None:
+    """Return the number of elements of a tensor's type; None if a size is unknown."""
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+
+
+def _evaluate(
+    node: "NodeProto", data: "Mapping[str, TensorProto]", types: "Mapping[str, TypeProto]", versions: dict[str, int]
+) -> "list[TensorProto]":
+    """Return the results of a node as small tensors, by ONNX's reference operators."""
+    from onnx.numpy_helper import from_array, to_array
+    from onnx.reference import ReferenceEvaluator
+
+    if node.op_type in SHAPE_OPERATORS:  # a broadcast array has the shape and needs no memory
+        shape = [dim.dim_value for dim in types[node.input[0]].tensor_type.shape.dim]
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
+    else:
+        inputs = {name: to_array(tensor) for name, tensor in data.items()}
+    return [from_array(np.asarray(result)) for result in ReferenceEvaluator(node, opsets=versions).run(None, inputs)]
