@@ -1,4 +1,4 @@
-"""Count ONNX's own backend models by what `seer network` answers: ``python -m tests.onnx_backend`` prints the counts."""
+"""Count ONNX's own backend models by what `seer network` answers: ``python -m tests.onnx_backend`` prints it."""
 
 import tempfile
 from collections import Counter

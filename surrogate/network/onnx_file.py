@@ -103,7 +103,7 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
     tensors = {"": Tensor()}
     for weight in graph.initializer:
         tensors[weight.name] = _tensor(tuple(weight.dims), weight.data_type, dtype)
-    for info in (*graph.input, *graph.value_info, *graph.output):
+    for info in (*graph.output, *graph.value_info, *graph.input):  # an input may be an output, too
         tensor = info.type.tensor_type
         sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
         is_sized = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)

@@ -44,7 +44,7 @@ class ShapeFolder:
         self.values: dict[str, TensorProto] = {}
         self.runs: dict[str, int] = {}
         self.notes: list[str] = []
-        self.infos = {info.name: info for info in (*self.graph.input, *self.graph.value_info, *self.graph.output)}
+        self.infos = {info.name: info for info in (*self.graph.output, *self.graph.value_info, *self.graph.input)}
         self.types = {name: info.type for name, info in self.infos.items()}
         self.versions = {opset.domain: opset.version for opset in model.opset_import}
         for tensor in self.graph.initializer:

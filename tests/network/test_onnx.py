@@ -8,6 +8,7 @@ from surrogate.features.conv import Conv
 from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import QUANTISED_NOTE, read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
+from tests.onnx_backend import counts
 
 onnx = pytest.importorskip("onnx")
 node = onnx.helper.make_node
@@ -134,6 +135,86 @@ def test_attention_of_opset_23_is_timed(onnx_file, shapes: tuple[list[int], list
     path = onnx_file(nodes, dict(zip("qkv", (*shapes, shapes[1]), strict=True)), elem_type=10)
     (layer,) = read_onnx(path).layers
     assert str(layer.problem).startswith("attention:b2h8q64k96g2d128") and layer.problem.phase == "context"
+
+
+def _weights(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return int8 weights by name, and a scale and a zero point."""
+    return {"s": np.float32(1), "z": np.int8(0)} | {name: np.ones(shape, "i1") for name, shape in shapes.items()}
+
+
+EXAMPLES = [
+    ("QLinearMatMul", "xszwszsz", {}, [5, 8], {"w": (8, 6)}, ["gemm:batch1m5n6k8 int8_sq"]),
+    ("QLinearConv", "xszwszsz", {}, [1, 3, 8, 8], {"w": (4, 3, 3, 3)}, ["n1c3h8w8k4r3s3p0u1 fp16"]),
+    ("MatMulNBits", "xws", {"K": 8, "N": 6}, [5, 8], {"w": (6, 1, 4)}, ["gemm:batch1m5n6k8 int4_wo"]),
+    ("FusedMatMul", "xw", {"transB": 1}, [2, 5, 8], {"w": (2, 6, 8)}, ["bmm:batch2m5n6k8 fp32"]),
+    ("QLinearAdd", "xszwszsz", {}, [5, 8], {"w": (5, 8)}, ["add:n5c8h1w1 int8"]),
+    ("MatMul", "xw", {}, [8, 1, 3, 4], {"w": (1, 12, 4, 5)}, ["bmm:batch96m3n5k4 fp32"]),
+    ("Einsum", "xw", {"equation": "...i,oi->...o"}, [2, 5, 8], {"w": (6, 8)}, ["gemm:batch1m10n6k8 fp32"]),
+    ("Einsum", "x", {"equation": "ijk->j"}, [2, 5, 8], {}, ["streamed:reads80writes5work1 fp32"]),
+    ("MultiHeadAttention", "xxx", {"num_heads": 2}, [2, 5, 8], {}, ["attention:b2h2q5k5g2d4w0 fp32"]),
+    ("NegativeLogLikelihoodLoss", "xt", {}, [5, 8], {"t": (5,)}, ["streamed:reads7writes1work1 fp32"]),
+    ("EyeLike", "x", {}, [5, 8], {}, ["fill:n5c8h1w1 fp32"]),
+    ("Dropout", "xst", {}, [5, 8], {"t": ()}, ["dropout:n5c8h1w1 fp32"]),
+]
+"""Operator, inputs (one letter each), attributes, the shape of x, those of stored tensors; its problems and types."""
+
+
+@pytest.mark.parametrize(("op", "inputs", "attributes", "shape", "stored", "expected"), EXAMPLES)
+def test_operators_have_the_problems_computed_by_hand(
+    onnx_file, op: str, inputs: str, attributes: dict, shape: list, stored: dict, expected: list[str]
+) -> None:
+    weights = _weights(**stored)
+    if not op.startswith(("QLinear", "MatMulN", "Neg", "Drop")):
+        weights = {name: value.astype("f4") for name, value in weights.items()}
+    if op == "Dropout":
+        weights["t"] = np.array(True)
+    domain = "" if onnx.defs.has(op) else "com.microsoft"
+    integers = {"elem_type": 3} if op.startswith("QLinear") else {}
+    path = onnx_file([node(op, [*inputs], ["y"], domain=domain, **attributes)], {"x": shape}, weights, **integers)
+    problems = [layer.problem for layer in read_onnx(path).layers]
+    assert [f"{problem} {problem.dtype}" for problem in problems] == expected
+
+
+def test_bodies_run_as_often_as_known(onnx_file) -> None:
+    """A Loop with a stored trip count, a Scan over an axis, and an If with a stored condition."""
+    kinds = {"c": (9, []), "d": (9, []), "i": (7, [])}
+
+    def body(nodes: list, inputs: str, outputs: str):
+        ends = ([onnx.helper.make_tensor_value_info(n, *kinds.get(n, (1, [4]))) for n in e] for e in (inputs, outputs))
+        return onnx.helper.make_graph(nodes, "b", *ends)
+
+    loop = body([node("Relu", ["h"], ["r"]), node("Identity", ["c"], ["d"])], "ich", "dr")
+    scan = body([node("Add", ["g", "v"], ["a"])], "gv", "a")
+    then = body([node("Exp", ["q"], ["e"])], "", "e")
+    nodes = [
+        node("Loop", ["trips", "", "x"], ["p"], body=loop),
+        node("Scan", ["p", "s"], ["q"], body=scan, num_scan_inputs=1),
+        node("If", ["yes"], ["y"], then_branch=then, else_branch=then),
+    ]
+    inputs = {"x": [4], "s": [3, 4]}
+    found = read_onnx(onnx_file(nodes, inputs, {"trips": np.array(5), "yes": np.array(True)}))
+    assert [layer.operator for layer in found.layers] == ["Relu"] * 5 + ["Add"] * 3 + ["Exp"]
+    many = read_onnx(onnx_file(nodes, inputs, {"trips": np.array(10**12), "yes": np.array(True)}))
+    assert "Loop" in many.unsupported
+
+
+def test_declared_shapes_of_outputs_count_if_inference_finds_none(onnx_file) -> None:
+    path = onnx_file([node("Magic", ["x"], ["m"], domain="my.ops"), node("Relu", ["m"], ["y"])], {"x": [2, 8]})
+    model = onnx.load(path)
+    del model.graph.output[:]
+    shapes = {"m": [2, 9], "y": [3]}
+    model.graph.output.extend(onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items())
+    onnx.save(model, path)
+    found = read_onnx(path)
+    assert [str(layer.problem) for layer in found.layers] == ["relu:n2c9h1w1"]
+    assert any("'y' is declared as [3], but computed as [2, 9]" in note for note in found.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_most_backend_models_are_answered() -> None:
+    found = counts()
+    assert found["answered"] >= 1_800 and not found["traceback"], found
 
 
 @pytest.mark.parametrize("op", ["RMSNormalization", "SimplifiedLayerNormalization"])

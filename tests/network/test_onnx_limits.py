@@ -1,5 +1,6 @@
 """ONNX files whose functions call one another, and batches out of range."""
 
+import numpy as np
 import pytest
 
 from surrogate.network.read import read_network
@@ -30,6 +31,13 @@ def test_functions_that_call_each_other_are_refused(refused, onnx_file) -> None:
     path = onnx_file([_call("F", "x", "y")], {"x": [1, 3]}, functions=functions)
     with refused("call themselves"):
         read_network(path)
+
+
+def test_doubled_lists_take_no_memory(onnx_file) -> None:
+    """Sixty nodes describe a list of 2**61 integers."""
+    nodes = [helper.make_node("Concat", [f"c{i}"] * 2, [f"c{i + 1}"], axis=0) for i in range(60)]
+    nodes += [helper.make_node("Expand", ["x", "c60"], ["e"]), helper.make_node("Relu", ["e"], ["y"])]
+    assert read_network(onnx_file(nodes, {"x": [4]}, {"c0": np.ones(2, "i8")})).unsupported
 
 
 @pytest.mark.parametrize("batch", [0, 2**31])
