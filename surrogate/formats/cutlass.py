@@ -34,8 +34,6 @@ _OPERANDS: list[str] = _NAMES["operands"]
 """Columns with the types and layouts of the operands. C is another column than c, the channels."""
 _OTHERS = {*_NAMES["sizes"], *_NAMES["settings"], *_NAMES["ignored"], *_OPERANDS, *RESERVED}
 """Columns that are no parameters."""
-_BITS = re.compile(r"[bt]?[fsu](\d+):|f?e(\d)m(\d):")
-"""A real type: its bits, or those of its exponent and its fraction."""
 _NAME = re.compile(r"[a-z_]\w*", re.ASCII)
 _Row = dict[str, str]
 """Column → text. Columns other than operands are in lower case."""
@@ -54,7 +52,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
     outcomes: list[TunedRow] = []
     for path, row in chosen:
         element = next(filter(None, map(row.get, _OPERANDS)), "unknown").partition(":")[0]
-        problem = {"gpu": gpu, "origin": path.name, "dtype": _NAMES["types"].get(element, element)}
+        problem = {"gpu": gpu, "origin": path.name, "dtype": _NAMES["types"].get(element, [element])[0]}
         problem |= {setting: row.get(setting) or "none" for setting in settings}
         problem |= {size: checked_int(str(path), size, number(row.get(size) or "1"), 0) for size in sizes}
         outcomes += _outcome(problem, row, left_out)
@@ -115,12 +113,11 @@ def _outcome(problem: dict[str, Any], row: _Row, left_out: Counter[str]) -> Iter
 
 def _formulas(row: _Row, sizes: list[str]) -> dict[str, str]:
     """Return the costs of a dense product. Other operations have none."""
-    bits = [_BITS.match(row.get(name, "")) for name in "ABC"]
-    if row["operationkind"].lower() != "gemm" or None in bits:
+    types = [_NAMES["types"].get(row.get(name, "").partition(":")[0]) for name in "ABC"]
+    if row["operationkind"].lower() != "gemm" or None in types:
         return {}
-    words = {"batch": "batch_count" if "batch_count" in sizes else "1"}
-    for name, found in zip("abc", filter(None, bits), strict=True):
-        words[name] = f"{(int(found[1]) if found[1] else 1 + int(found[2]) + int(found[3])) / 8:g}"
+    words = dict(zip("abc", (each[1] for each in types if each), strict=True))
+    words["batch"] = "batch_count" if "batch_count" in sizes else "1"
     filled = {name for name, cell in row.items() if cell}
     formulas = {cost: formula.format(**words) for cost, formula in _NAMES["formulas"].items()}
     return {cost: text for cost, text in formulas.items() if filled.issuperset(re.findall(r"[a-z]+_\w+", text))}
