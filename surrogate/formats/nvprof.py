@@ -298,7 +298,8 @@ def _header(text: str, caption: str) -> _Table | None:
 
     nsys writes the unit of a time into its column, or before 2021 into the ``caption`` of the table.
     """
-    if not (re.search("Name|Kernel|Operation", text) and re.search("Time|Duration|Metric|Context", text)):
+    words = ("Name|Kernel|Operation", "Time|Duration|Metric|Context")
+    if text[:1].isdigit() or not all(re.search(word, text) for word in words):
         return None  # a fast path for most lines: every header has these words
     delimiter = next((mark for mark in DELIMITERS if mark in text), "")
     cells = _cells(text, delimiter) if delimiter else _GAP.split(text)

@@ -52,7 +52,7 @@ class NumberStyle:
                 f"{text!r} has a decimal {_MARK_NAMES[mark]}" for mark, text in self.evidence.items()
             )
             raise InputError(f"{self.file}: {readings}; export it again under LC_ALL=C")
-        match = _PRINTED.fullmatch(text.strip())
+        match = None if text.isalnum() or not text else _PRINTED.fullmatch(text.strip())
         if match is None or not _BODY[mark].fullmatch(match[2]):
             return text
         integer, point, decimals = match[2].partition(mark)
