@@ -10,7 +10,7 @@ by the tables of ai-dynamo/aiconfigurator, with kernels of at least 10 µs on H1
 divided by the model's:
 
 - Scans of decoded tokens: 1.05 to 1.2.
-- Scans of prompts: 0.5 to 0.8 for vLLM (FlashInfer), 1.8 to 3.2 for SGLang (Triton).
+- Scans of prompts: 0.5 to 0.8 for vLLM (FlashInfer, 0.2 for long prompts on H100), 1.8 to 3.2 for SGLang (Triton).
 - Short convolutions: 0.9 to 1.8 in prompts, 1.0 to 2.5 in decoding.
 
 These tables have no scan of Mamba or Mamba-2. The exponentials of Mamba's scan are not counted.
@@ -18,11 +18,12 @@ These tables have no scan of Mamba or Mamba-2. The exponentials of Mamba's scan 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import Operator
+from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.operators import streamed
 
@@ -60,6 +61,18 @@ class MixerRow:
 
 TABLE = read_toml(__file__)
 MIXERS = {name: MixerRow(**row) for name, row in TABLE["mixers"].items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptScan(Streamed):
+    """A prompt's scan with the traffic of one kernel per step; a fused kernel moves a fraction of it."""
+
+    MIN_SHARE: ClassVar[float] = 0.2
+
+    @property
+    def uses_tensor_cores(self) -> bool:
+        """True: the products of a chunk run on matrix units."""
+        return True
 
 
 class Mixer(NamedTuple):
@@ -133,8 +146,8 @@ class Mixer(NamedTuple):
             # A token's scores and values in its chunk, and its products with the state.
             pairs = 2 * row.blocks * chunk * (self.key_dim + self.value_dim) + 4 * self.key_dim * self.value_dim
             work = round(tokens * (self.heads // gpus) * pairs / (states + tokens * values))
-            reads, writes = [(states,), (tokens, reads)], [(states,), (tokens, values)]
-            yield "scan", streamed("scan", reads, writes, STATE, work=work)
+            moved = {"reads": states + tokens * reads, "writes": states + tokens * values}
+            yield "scan", (Streamed if decodes else PromptScan)(**moved, work=work, dtype=STATE, variant="scan")
 
 
 def hybrid_values(fields: "_Fields", name: str, max_layers: int) -> dict[str, Any]:
