@@ -169,6 +169,8 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         raise InputError(f"{path}: is_encoder_decoder is true; only decoders without an encoder are predicted")
     hidden, heads = fields.required("hidden_size"), fields.required("num_attention_heads")
     count = fields.required("num_hidden_layers", maximum=MAX_LAYERS)
+    if not family.mixer and 0 in fields.listed("attn_type_list", count):
+        raise InputError(f"{path}: attn_type_list has layers of linear attention, which {kind} does not have")
     for name, size in LATENT_SIZES.items() if family.latent else ():
         if fields.required(name) != size:
             raise InputError(

@@ -80,7 +80,7 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
     return replace(
         network,
-        parameters=(network.parameters or 0) + decoder.other_weights,
+        parameters=(network.parameters or 0) + step.other_weights,
         gap_us=GAP_US,
         state_bytes=-(-step.kv_bytes // deployment.pipeline_parallel),
         weights_bytes=-(-round(step.weights_bytes()) // deployment.pipeline_parallel),
@@ -125,6 +125,11 @@ class Step:
         """The element type of all values that are not quantised."""
         return self.checkpoint.base_dtype
 
+    @property
+    def other_weights(self) -> int:
+        """The weights on a GPU that no step uses; vLLM divides encoders of images, too."""
+        return self.decoder.other_weights // self.deployment.tensor_parallel
+
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The arithmetic of the products."""
@@ -164,7 +169,7 @@ class Step:
     def weights_bytes(self) -> float:
         """Return the bytes of all weights on a GPU, summed over all stages of the pipeline."""
         inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in Counter(self.layers).items())
-        others = self.decoder.other_weights * ELEMENTS[self.dtype].weight_bytes
+        others = self.other_weights * ELEMENTS[self.dtype].weight_bytes
         return inside + others + self.stored_bytes(chain(self.first_kernels(), self.last_kernels()))
 
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
