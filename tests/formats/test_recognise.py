@@ -47,8 +47,7 @@ def test_every_reader_names_every_other_readers_file() -> None:
     commands = {*COMMANDS, "trace summary", "data info", *(f"import {name}" for name in FORMATS)}
     assert {reader for kind in file_kinds() for reader in kind.readers} <= commands
     for name, each in FORMATS.items():
-        options = {"gpu": "v100", "family": "gemm"}
-        given = {option: value for option, value in options.items() if option in each.parameters}
+        given = {option: value for option, value in (("gpu", "v100"), ("family", "gemm")) if option in each.parameters}
         for path, kind in samples.items():
             if f"import {name}" not in kind.readers:
                 with pytest.raises(InputError, match=f"this is {kind.name}"):
