@@ -80,6 +80,8 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     path = Path(path)
     model = load_model(path)
     try:
+        if model.functions:
+            _expand_functions(model, path)
         store_constants(model.graph)
         weights = stored_types(model.graph)
         batch, folder = infer_shapes(model, path, weights, options)
@@ -88,6 +90,8 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         calls = list(_nodes(model.graph, tensors, folder, options.training))
         network = network_of(path, stored, calls, batch, training=options.training)
         operators = {node.op_type for node in model.graph.node}
+        if options.training and (integer := sorted(operators & PRODUCT_TYPES.keys())):
+            raise InputError(f"{path}: {integer[0]} has no gradient; export the model before its quantisation")
         notes = [QUANTISED_NOTE] * ("DequantizeLinear" in operators)
         notes += [INTEGER_NOTE] * (not operators.isdisjoint(PRODUCT_TYPES))
         notes += [LOOP_NOTE] * bool(folder.runs)
@@ -231,8 +235,6 @@ def infer_shapes(
     """
     import onnx
 
-    if model.functions:
-        _expand_functions(model, path)
     _name_domains(model)
     _set_weights_aside(model.graph)
     old, new = _size_inputs(model.graph, path, options.batch, options.dims or {}, weights)

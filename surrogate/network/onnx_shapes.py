@@ -113,7 +113,7 @@ class ShapeFolder:
         import onnx
 
         self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-        if prod(tensor.dims) <= MAX_VALUES:
+        if prod(tensor.dims) <= MAX_VALUES and tensor.data_location != onnx.TensorProto.EXTERNAL:
             self.values[tensor.name] = tensor
 
     def _inline(self, node: "NodeProto") -> "list[NodeProto] | None":

@@ -6,7 +6,7 @@ import pytest
 from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
 from surrogate.network.network import ReadOptions
-from surrogate.network.onnx_file import QUANTISED_NOTE, read_onnx
+from surrogate.network.onnx_file import INTEGER_NOTE, QUANTISED_NOTE, read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
 from tests.onnx_backend import counts
 
@@ -161,7 +161,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "shape", "stored", "expected"), EXAMPLES)
 def test_operators_have_the_problems_computed_by_hand(
-    onnx_file, op: str, inputs: str, attributes: dict, shape: list, stored: dict, expected: list[str]
+    refused, onnx_file, op: str, inputs: str, attributes: dict, shape: list, stored: dict, expected: list[str]
 ) -> None:
     weights = _weights(**stored)
     if not op.startswith(("QLinear", "MatMulN", "Neg", "Drop")):
@@ -173,6 +173,9 @@ def test_operators_have_the_problems_computed_by_hand(
     path = onnx_file([node(op, [*inputs], ["y"], domain=domain, **attributes)], {"x": shape}, weights, **integers)
     problems = [layer.problem for layer in read_onnx(path).layers]
     assert [f"{problem} {problem.dtype}" for problem in problems] == expected
+    if INTEGER_NOTE in read_onnx(path).notes:
+        with refused(f"{op} has no gradient"):
+            read_onnx(path, ReadOptions(training=True))
 
 
 def test_bodies_run_as_often_as_known(onnx_file) -> None:
