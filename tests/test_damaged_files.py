@@ -5,7 +5,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +21,7 @@ from surrogate.formats.recognise import recognised
 from tests.damage import ODD, damaged_bytes, damaged_json, write
 
 DAMAGED_FILES = [8, pytest.param(1000, marks=pytest.mark.slow)]
-"""Numbers of damaged files for each reader; the number seeds the damage, so that a failure can be repeated."""
+"""Numbers of damaged files of a format; each number seeds its damage, so that a failure can be repeated."""
 Files = dict[str, bytes]
 """Name → content; the reader gets the first file."""
 SAMPLES = Path(__file__).parent / "formats" / "samples"
@@ -93,6 +93,7 @@ class Reader:
     sample: Callable[[Path], Files]
     read: Callable[[Path], object]
     needs: str = ""
+    samples: int = 1
 
 
 def sample(name: str, read: Callable[[Path], object], file: str) -> Reader:
@@ -101,13 +102,15 @@ def sample(name: str, read: Callable[[Path], object], file: str) -> Reader:
 
 def _samples_of_formats() -> Iterator[Reader]:
     """Yield a reader of each sample of each format; the samples that need more are made above."""
-    for path in sorted(SAMPLES.iterdir()):
-        kind = recognised(path)
-        for name in FORMATS if kind and path.name not in ("convolution_milo.T1.json", "tensile_library.json") else ():
-            if f"import {name}" in kind.readers:
-                needs = {"gpu": "7900xtx", "dtype": "bf16"}
-                options = {option: value for option, value in needs.items() if option in FORMATS[name].parameters}
-                yield sample(f"import {path.name}", importer_of(name, **options), path.name)
+    kinds = {path: kind.readers for path in sorted(SAMPLES.iterdir()) if (kind := recognised(path))}
+    needs = {"gpu": "7900xtx", "dtype": "bf16"}
+    made = ("convolution_milo.T1.json", "tensile_library.json")
+    for name, each in FORMATS.items():
+        options = {option: value for option, value in needs.items() if option in each.parameters}
+        paths = [path for path, readers in kinds.items() if f"import {name}" in readers and path.name not in made]
+        for path in paths:
+            reader = sample(f"import {path.name}", importer_of(name, **options), path.name)
+            yield replace(reader, samples=len(paths))
 
 
 LISTS = ("problems.txt", "problems.csv", "problems.jsonl", "test-set-ii.txt")
@@ -201,7 +204,7 @@ def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(reader: Reader
     if reader.needs:
         pytest.importorskip(reader.needs)
     (tmp_path / "sample").mkdir()
-    try_damage(reader.name, reader.read, reader.sample(tmp_path / "sample"), tmp_path, count)
+    try_damage(reader.name, reader.read, reader.sample(tmp_path / "sample"), tmp_path, max(count // reader.samples, 8))
 
 
 @pytest.mark.parametrize("module", ["surrogate.dataset.store:read_dataset", "surrogate.dataset.problem_list:read_list"])
