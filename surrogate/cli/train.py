@@ -165,7 +165,5 @@ def _change(row: Mapping[str, object]) -> str:
     """Return the median time error before and after, or the reason why it is unknown."""
     if row["median_ape_before"] is None:
         return "the bundle was trained on all of them, so the gain is unknown; the intervals do not change"
-    return (
-        f"median time error {row['median_ape_before']:.1%} before, {row['median_ape_held_out']:.1%} after,"
-        " held out by shape"
-    )
+    before, after = row["median_ape_before"], row["median_ape_held_out"]
+    return f"median time error {before:.1%} before, {after:.1%} after, held out by shape"

@@ -43,11 +43,8 @@ CPU_CAPS = Caps(max_flops=5e8, max_tensor_bytes=GIB // 16, max_workspace_bytes=G
 
 def tensor_shapes(conv: Conv) -> dict[str, tuple[int, int, int, int]]:
     """Return the shapes of input ``x`` (n, c, h, w), filter ``w`` (k, c/groups, r, s) and output ``y`` (n, k, p, q)."""
-    return {
-        "x": (conv.n, conv.c, conv.h, conv.w),
-        "w": (conv.k, conv.c // conv.groups, conv.r, conv.s),
-        "y": (conv.n, conv.k, conv.out_h, conv.out_w),
-    }
+    weight = (conv.k, conv.c // conv.groups, conv.r, conv.s)
+    return {"x": (conv.n, conv.c, conv.h, conv.w), "w": weight, "y": (conv.n, conv.k, conv.out_h, conv.out_w)}
 
 
 def tensor_sizes_bytes(conv: Conv) -> dict[str, int]:

@@ -172,12 +172,11 @@ class Resolver:
         nearest_version = newest(older) if older else min(measured, key=version_number)
         shared = self._kept_ranker(question._replace(library_version=nearest_version, is_measured_version=False))
         versions = {library: version for library, _ in shared.setting.versions}
+        keys = _setting_keys(shared.setting, shared.candidates)
         return replace(
             shared,
             setting=shared.setting._replace(versions=tuple(versions.items())),
-            evidence=shared.evidence.outside_of(
-                family_model.domain, _setting_keys(shared.setting, shared.candidates), versions
-            ),
+            evidence=shared.evidence.outside_of(family_model.domain, keys, versions),
         )
 
     def in_measured_type(self, question: Question) -> Question:

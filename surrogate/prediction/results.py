@@ -144,10 +144,8 @@ class Limits:
             return "nondeterministic: it adds in an order that changes from run to run"
         limit = self.workspace_bytes
         if limit is not None and workspace_bytes is not None and workspace_bytes > limit:
-            return (
-                f"needs {workspace_bytes} bytes of workspace ({binary_size(workspace_bytes)}), the limit is"
-                f" {limit} bytes"
-            )
+            size = binary_size(workspace_bytes)
+            return f"needs {workspace_bytes} bytes of workspace ({size}), the limit is {limit} bytes"
         return None
 
 

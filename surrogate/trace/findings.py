@@ -312,11 +312,10 @@ def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
         ends_us = [simulate(replace(case.graph, duration_us=half_us)).per_iteration_us]
     saved = [step_us - end_us for end_us in ends_us]
     text = TEXTS[name]
+    evidence = case.evidence(draft.tasks, draft.description) + draft.details
     return Finding(
         title=text["title"].format_map(draft.fields),
-        evidence=case.evidence(draft.tasks, draft.description)
-        + draft.details
-        + _in_one_iteration(case.baseline, after),
+        evidence=evidence + _in_one_iteration(case.baseline, after),
         evidence_us=case.time_us(draft.tasks),
         change=text[draft.change].format_map(draft.fields),
         where=case.location(draft.tasks),

@@ -135,10 +135,8 @@ def _layer_chart(profile: Profile) -> Markup:
     host = outermost & (iteration_at(iterations, ranges.start_ns) == chosen)
     threads = [thread.name or f"host thread {thread.thread}" for thread in trace.threads]
     streams = [stream.label for stream in trace.streams]
-    lanes = (
-        (ranges, host, of_range, threads, ranges.thread),
-        (activities, layers.iteration_of_activity == chosen, layers.of_activity, streams, activities.stream),
-    )
+    device = (activities, layers.iteration_of_activity == chosen, layers.of_activity, streams, activities.stream)
+    lanes = ((ranges, host, of_range, threads, ranges.thread), device)
     frames = []
     for table, rows, of_layer, labels, lane in lanes:
         texts = {"type": (layers.type, of_layer), "layer": (layers.name, of_layer)}

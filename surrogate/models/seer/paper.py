@@ -166,11 +166,8 @@ def _measured(frame: pd.DataFrame) -> MeasuredKernels:
     """
     column = {name: frame[name].to_numpy(dtype=np.float64) for name in COUNTERS}
     remaining_us = frame["time_us"] - frame["other_kernels_us"].fillna(0.0)
-    time_us = (
-        frame["main_kernel_us"]
-        .fillna(remaining_us.where(remaining_us > 0, frame["time_us"]))
-        .to_numpy(dtype=np.float64)
-    )
+    main_us = frame["main_kernel_us"].fillna(remaining_us.where(remaining_us > 0, frame["time_us"]))
+    time_us = main_us.to_numpy(dtype=np.float64)
     return MeasuredKernels(
         sizes_of(frame),
         column["blocks"],
