@@ -254,8 +254,11 @@ def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
             setting = {"family": family.name, **dict(zip(names, values, strict=True)), "versions": versions}
             counts = {"rows": len(rows), "ok": int((frame["status"].iloc[rows] == "ok").sum())}
             counts |= {"problems": len(set(problem[rows])), "shapes": len(set(shape[rows]))}
-            judged = {"judged_problems": len(set(problem[counted])), "judged_shapes": len(set(shape[counted]))}
-            records.append({**setting, "candidates": data.candidates, **counts, **judged})
+            evaluated_counts = {
+                "judged_problems": len(set(problem[counted])),
+                "judged_shapes": len(set(shape[counted])),
+            }
+            records.append({**setting, "candidates": data.candidates, **counts, **evaluated_counts})
     return records
 
 
