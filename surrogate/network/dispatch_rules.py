@@ -344,7 +344,7 @@ def recurrent(call: Call) -> Layers:
         layer = call.layer(problem, part=str(index))
         if not backward:
             needs_gradient = any(tensor.parameter or tensor.needs_gradient for tensor in call.tensors())
-            parameters = problem.weights + 2 * rows
+            parameters = (problem.weights + 2 * rows) * any(tensor.parameter for tensor in call.tensors())
             yield replace(layer, gradients=(INPUT, WEIGHT), parameters=parameters) if needs_gradient else layer
             continue
         for operand in (INPUT, WEIGHT):

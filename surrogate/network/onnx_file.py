@@ -6,9 +6,12 @@ as chains of Shape, Gather, Concat and Reshape, which ONNX's own inference follo
 nodes, in order, infers each node with the numbers that are known so far.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from itertools import compress, repeat
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,13 +28,16 @@ from surrogate.network.onnx_shapes import (
     ShapeFolder,
     element_count,
     first_result,
+    is_small,
     numbers,
+    sizes_of,
     store_constants,
+    stored_tensors,
     stored_types,
 )
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 DTYPES = {int(code): dtype for code, dtype in DISPATCH["types"]["onnx"].items()}
 """TensorProto's element type → ours; an integer type is given as the type of the same width."""
@@ -43,26 +49,13 @@ VALUES_PER_BYTE = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}
 STRING_CODE = 8
 STRING = "string"
 """Element type of texts, which no GPU computes."""
-_ATTRIBUTE_READERS: dict[int, "Callable[[AttributeProto], object]"] = {
-    2: lambda attribute: attribute.i,
-    7: lambda attribute: list(attribute.ints),
-    3: lambda attribute: attribute.s.decode("utf-8", "replace"),
-}
-"""AttributeProto's INT, INTS and STRING → how the value is read; no rule uses other types."""
-QUANTISED_NOTE = (
-    "products are of dequantised values, in floating point; a runtime that multiplies the integers is faster"
-)
-INTEGER_NOTE = (
-    "products of integers are timed as int8 kernels, of packed weights as 16-bit ones that read 4 or 8 bits, and"
-    " convolutions of integers as fp16 ones, which take up to twice the time"
-)
-LOOP_NOTE = "loops are timed at their maximum number of runs, with the sizes of the first run"
+READ_ATTRIBUTES = (2, 3, 7)
+"""AttributeProto's INT, STRING and INTS; no rule uses other types."""
+QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE = (ONNX["notes"][name] for name in ("quantised", "integers", "loops"))
 UNUSED = "_"
 """Name in `signatures` of an input that no rule reads, such as a scale."""
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
-_ATTRIBUTE_NAMES: Mapping[str, str] = DISPATCH["onnx_attributes"]
-"""ONNX's name of an attribute → its name in `surrogate.network.aten_call`, if the two differ."""
 INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Limit of protobuf itself."""
@@ -79,7 +72,7 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     """
     path = Path(path)
     model = load_model(path)
-    try:
+    with one_line_errors(f"{path}: damaged; export it again"):  # protobuf returns text that is no UTF-8 as bytes
         if model.functions:
             _expand_functions(model, path)
         store_constants(model.graph)
@@ -90,16 +83,12 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         calls = list(_nodes(model.graph, tensors, folder, options.training))
         network = network_of(path, stored, calls, batch, training=options.training)
         operators = {node.op_type for node in model.graph.node}
-        if options.training and (integer := sorted(operators & PRODUCT_TYPES.keys())):
+        integer = sorted(operators & PRODUCT_TYPES.keys())
+        if options.training and integer:
             raise InputError(f"{path}: {integer[0]} has no gradient; export the model before its quantisation")
-        notes = [QUANTISED_NOTE] * ("DequantizeLinear" in operators)
-        notes += [INTEGER_NOTE] * (not operators.isdisjoint(PRODUCT_TYPES))
-        notes += [LOOP_NOTE] * bool(folder.runs)
+        holds = "DequantizeLinear" in operators, integer, folder.runs
+        notes = compress((QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE), holds)
         return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
-    except (TypeError, ValueError) as error:  # protobuf returns text that is no UTF-8 as bytes
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: damaged ({error}); export it again") from None
 
 
 def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
@@ -108,10 +97,8 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
     for weight in graph.initializer:
         tensors[weight.name] = _tensor(tuple(weight.dims), weight.data_type, dtype)
     for info in (*graph.output, *graph.value_info, *graph.input):  # an input may be an output, too
-        tensor = info.type.tensor_type
-        sizes = tuple(dim.dim_value for dim in tensor.shape.dim)
-        is_sized = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-        tensors[info.name] = _tensor(sizes if is_sized else None, tensor.elem_type, dtype)
+        shape = None if element_count(info.type) is None else tuple(sizes_of(info.type))
+        tensors[info.name] = _tensor(shape, info.type.tensor_type.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
     others: set[str] = set()  # stored tensors that are no weights: scales, tables, running statistics
     for node in graph.node:
@@ -172,8 +159,15 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder,
         op = CONSTANT_FOLDED if constant and call.op in RULES else call.op
         if any(tensor.dtype == STRING for tensor in (*inputs, *outputs)):
             op = f"{call.op} (of strings)"
-        for _ in range(folder.runs.get(first_result(proto), 1)):
-            yield replace(call, outputs=outputs, op=op)
+        yield (call := replace(call, outputs=outputs, op=op))
+        # The first run counts the weights; each run adds to their gradients.
+        trained = {
+            key: replace(t, needs_gradient=True, parameter=False)
+            for key, t in call.arguments.items()
+            if isinstance(t, Tensor) and t.parameter
+        }
+        call = replace(call, arguments={**call.arguments, **trained})
+        yield from repeat(call, folder.runs.get(first_result(proto), 1) - 1)
 
 
 def operator_of(proto: "NodeProto") -> str:
@@ -185,6 +179,8 @@ def operator_of(proto: "NodeProto") -> str:
 
 def _call(proto: "NodeProto", inputs: tuple[Tensor, ...], name: str) -> Call:
     """Return a node as a call, with the rules' names of inputs and attributes; other domains stay in the name."""
+    from onnx.helper import get_attribute_value
+
     op = operator_of(proto)
     arguments: dict[str, object] = {}
     for position, tensor in enumerate(inputs):
@@ -192,9 +188,10 @@ def _call(proto: "NodeProto", inputs: tuple[Tensor, ...], name: str) -> Call:
         if proto.input[position] and key != UNUSED:
             arguments[key] = tensor
     for attribute in proto.attribute:
-        if attribute.type in _ATTRIBUTE_READERS:
-            key = _ATTRIBUTE_NAMES.get(attribute.name) or str(attribute.name)
-            arguments[key] = _ATTRIBUTE_READERS[attribute.type](attribute)
+        if attribute.type in READ_ATTRIBUTES:
+            value = get_attribute_value(attribute)
+            key = DISPATCH["onnx_attributes"].get(attribute.name, str(attribute.name))
+            arguments[key] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     if "kernel_size" in arguments:
         arguments.setdefault("stride", [1])  # without a stride, ATen's pooling would take the window's size
     return Call(op, arguments, name=name)
@@ -235,7 +232,9 @@ def infer_shapes(
     """
     import onnx
 
-    _name_domains(model)
+    # Inference fails on a domain without a version, and skips unknown operators of other domains.
+    for domain in {node.domain for node in model.graph.node} - {opset.domain for opset in model.opset_import}:
+        model.opset_import.add(domain=domain, version=1 if domain else 20)
     _set_weights_aside(model.graph)
     old, new = _size_inputs(model.graph, path, options.batch, options.dims or {}, weights)
     if old is not None and new is not None and old != new:
@@ -249,18 +248,14 @@ def infer_shapes(
     model.CopyFrom(inferred)
     folder = ShapeFolder(model, weights, declared)
     folder.fold()
-    if old is not None and old != new and _has_wrong_reshape(model.graph):
+    counts = {name: element_count(kind) for name, kind in folder.types.items()}
+    reshapes = [node for node in model.graph.node if node.op_type == "Reshape"] if old not in (None, new) else []
+    pairs = [{counts.get(node.input[0]), counts.get(node.output[0])} - {None} for node in reshapes]
+    if any(len(pair) > 1 for pair in pairs):
         raise InputError(
             f"{path}: exported at a fixed batch of {old}, which its reshapes contain; export it with a dynamic batch"
         )
     return new, folder
-
-
-def _has_wrong_reshape(graph: "GraphProto") -> bool:
-    """Return whether the input and the output of a Reshape differ in their number of elements."""
-    sizes = {info.name: element_count(info.type) for info in (*graph.input, *graph.value_info, *graph.output)}
-    pairs = [(sizes.get(node.input[0]), sizes.get(node.output[0])) for node in graph.node if node.op_type == "Reshape"]
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _expand_functions(model: "ModelProto", path: Path) -> None:
@@ -298,35 +293,16 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
         model.CopyFrom(inline_local_functions(model))
 
 
-def _name_domains(model: "ModelProto") -> None:
-    """Give every domain a version, in place.
-
-    Inference fails on a domain without a version, and skips unknown operators of other domains.
-    """
-    versioned = {opset.domain for opset in model.opset_import}
-    for domain in {node.domain for node in model.graph.node} - versioned:
-        model.opset_import.add(domain=domain, version=1 if domain else 20)
-
-
 def _set_weights_aside(graph: "GraphProto") -> None:
     """Replace large initializers by inputs of their shape, so that their bytes are not copied."""
-    import onnx
+    from onnx.helper import make_tensor_value_info
 
-    inputs = {info.name for info in graph.input}
-    small_weights = []
-    for weight in graph.initializer:
-        if prod(weight.dims) <= MAX_VALUES and weight.data_location != onnx.TensorProto.EXTERNAL:
-            small_weights.append(weight)
-        elif weight.name not in inputs:
-            info = onnx.helper.make_tensor_value_info(weight.name, weight.data_type, list(weight.dims))
-            graph.input.append(info)
-    copies = [onnx.TensorProto.FromString(weight.SerializeToString()) for weight in small_weights]
-    for weight in graph.sparse_initializer:
-        if weight.values.name not in inputs:
-            info = onnx.helper.make_tensor_value_info(weight.values.name, weight.values.data_type, list(weight.dims))
-            graph.input.append(info)
+    small_weights = [deepcopy(weight) for weight in graph.initializer if is_small(weight)]
+    known = {each.name for each in (*graph.input, *small_weights)}
+    stored = [each for each in stored_tensors(graph) if each[0] not in known]
+    graph.input.extend(make_tensor_value_info(*each) for each in stored)
     del graph.initializer[:], graph.sparse_initializer[:]
-    graph.initializer.extend(copies)
+    graph.initializer.extend(small_weights)
 
 
 def _size_inputs(
@@ -335,19 +311,17 @@ def _size_inputs(
     """Replace every input's sizes by numbers; return the file's batch (None if symbolic) and the batch now."""
     values = dict(dims)
     old = new = None
-    used: set[str] = set()
     names: set[str] = set()
     for info in (info for info in graph.input if info.name not in weights):
         if not info.type.tensor_type.HasField("shape"):
             raise InputError(
                 f"{path}: input {info.name!r} has no shape; export the model with one, or run onnx.shape_inference"
             )
-        value = 0
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            key = dim.dim_param or f"{info.name}.{axis}"
-            names |= {key, f"{info.name}.{axis}"}
-            used |= names & set(values)
-            value = values.get(f"{info.name}.{axis}", values.get(key))
+            place = f"{info.name}.{axis}"
+            key = dim.dim_param or place
+            names |= {key, place}
+            value = values.get(place, values.get(key))
             if axis == 0:
                 old = dim.dim_value if dim.dim_value > 0 and old is None else old
                 value = batch or value or dim.dim_value or 1
@@ -361,9 +335,8 @@ def _size_inputs(
                 raise InputError(f"{path}: input {info.name!r} has an unknown size {key!r}; give it as --dim {key}=224")
             dim.ClearField("dim_param")
             dim.dim_value = value
-    for name in dims:
-        if name not in used:
-            raise InputError(f"{path}: --dim {name} names no size of an input{nearest(name, names)}")
+    if unknown := next((name for name in dims if name not in names), None):
+        raise InputError(f"{path}: --dim {unknown} names no size of an input{nearest(unknown, names)}")
     return old, new
 
 
@@ -380,17 +353,11 @@ def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
         for node in graph.node
         if node.op_type == "Reshape" and len(node.input) > 1 and node.input[0] not in constants
     }
-    values = [weight for weight in graph.initializer if weight.name in targets]
-    for value in values:
-        if value.data_location == onnx.TensorProto.EXTERNAL:
-            continue
-        try:
-            shape = onnx.numpy_helper.to_array(value).reshape(-1)
-        except (ValueError, TypeError, KeyError):
-            continue  # its bytes do not fit its shape; shape inference reports the consequence
-        if len(shape) > 1 and shape[0] == old:
-            changed = [new, *shape[1:].tolist()]
-            value.CopyFrom(onnx.helper.make_tensor(value.name, onnx.TensorProto.INT64, [len(shape)], changed))
+    for value in graph.initializer:
+        # If the bytes do not fit the shape, shape inference reports the consequence.
+        with suppress(ValueError, TypeError, KeyError):
+            if value.name in targets and len(shape := numbers(value)) > 1 and shape[0] == old:
+                value.CopyFrom(onnx.helper.make_tensor(value.name, value.INT64, [len(shape)], [new, *shape[1:]]))
 
 
 def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> "dict[str, TypeProto]":
@@ -398,17 +365,11 @@ def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> "dict[str, TypePro
 
     With ``keep``, inner shapes that consist of numbers stay, and only outputs with such shapes are returned.
     """
-    copies = []
-    for info in graph.value_info if keep else ():
-        sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
-        if min(sizes, default=1) > 0:
-            copies.append(type(info).FromString(info.SerializeToString()))
+    kept = [deepcopy(info) for info in graph.value_info if keep and min(sizes_of(info.type), default=1) > 0]
+    declared = {each.name: deepcopy(each.type) for each in graph.output if keep and element_count(each.type)}
     del graph.value_info[:]
-    graph.value_info.extend(copies)
-    declared = {}
+    graph.value_info.extend(kept)
     for output in graph.output:
-        if keep and element_count(output.type):
-            declared[output.name] = type(output.type).FromString(output.type.SerializeToString())
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     return declared

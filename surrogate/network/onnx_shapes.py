@@ -5,8 +5,10 @@ only in part. Bodies of If, Loop and Scan become nodes of the graph if it is kno
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import deepcopy
+from itertools import repeat
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,10 @@ MAX_VALUES = 1024
 """Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
 MAX_LOOP_NODES = 20_000
 """Maximum number of nodes that all loops of a graph run."""
+CONSTANT_TYPES = {"value": None, "sparse_value": None} | {
+    f"value_{kind}{s}": dtype for kind, dtype in (("float", np.float32), ("int", np.int64)) for s in ("", "s")
+}
+"""Attribute of a Constant → the type of its numbers; None if it is a tensor."""
 ONNX: Mapping[str, Any] = DISPATCH["onnx"]
 """Operators that are evaluated, random ones, and the shapes of those that ONNX does not define."""
 
@@ -68,10 +74,7 @@ class ShapeFolder:
         del self.graph.node[:]
         self.graph.node.extend(nodes)
         for name, declared in self.declared.items():
-            sizes, computed = (
-                [dim.dim_value for dim in kind.tensor_type.shape.dim]
-                for kind in (declared, self.types.get(name, declared))
-            )
+            sizes, computed = sizes_of(declared), sizes_of(self.types.get(name, declared))
             if sizes != computed:
                 self.notes.append(f"the output {name!r} is declared as {sizes}, but computed as {computed}")
 
@@ -81,12 +84,12 @@ class ShapeFolder:
 
         outputs = list(filter(None, node.output))
         if node.op_type in (LOOP_SLICE, LOOP_RESULTS):
-            tensor = self.types[node.input[0]].tensor_type
+            kind = self.types[node.input[0]]
             axis, runs = (attribute.i for attribute in node.attribute)
-            sizes = [dim.dim_value for dim in tensor.shape.dim]
+            sizes = sizes_of(kind)
             axis %= len(sizes) + (runs > 0)
             sizes[axis : axis + (runs == 0)] = [runs] * (runs > 0)
-            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(tensor.elem_type, sizes))
+            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, sizes))
             return
         defined, types = _defined(node, self.types)
         data = {name: self.values[name] for name in node.input if name in self.values}
@@ -94,8 +97,9 @@ class ShapeFolder:
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, defined, types, data, {}, list(self.model.opset_import), self.model.ir_version
         )
-        for name in (name for name in outputs if element_count(inferred.get(name)) is not None):
-            self._enter(name, inferred[name])
+        for name in outputs:
+            if element_count(inferred.get(name)) is not None:
+                self._enter(name, inferred[name])
         has_sized_input = node.op_type in SHAPE_OPERATORS and element_count(*types.values())
         is_computable = node.op_type in ONNX["evaluated"] and (has_sized_input or data.keys() == types.keys())
         if is_computable and all(element_count(self.types[name]) in range(MAX_VALUES + 1) for name in outputs):
@@ -113,73 +117,64 @@ class ShapeFolder:
         import onnx
 
         self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-        if prod(tensor.dims) <= MAX_VALUES and tensor.data_location != onnx.TensorProto.EXTERNAL:
+        if is_small(tensor):
             self.values[tensor.name] = tensor
 
     def _inline(self, node: "NodeProto") -> "list[NodeProto] | None":
         """Return the nodes that replace an If, Loop or Scan; None for others, and if their runs are not known."""
-        attributes = {attribute.name: attribute for attribute in node.attribute}
+        from onnx.helper import get_attribute_value
+
+        if node.op_type not in ("If", "Loop", "Scan"):
+            return None
         with suppress(KeyError, IndexError, ValueError):  # unknown sizes, or a body that does not fit its node
-            if node.op_type == "If":
-                (condition,) = numbers(self.values[node.input[0]])
-                return self._inlined(node, attributes["then_branch" if condition else "else_branch"].g)
-            if node.op_type == "Loop":
-                (runs,) = numbers(self.values[node.input[0]])
-                return self._inlined(node, attributes["body"].g, runs)
-            if node.op_type == "Scan" and self.versions[node.domain] > 8:  # before, it had a batch of its own
-                scanned = attributes["num_scan_inputs"].i
-                axes, result_axes = (
-                    list(attributes[name].ints) if name in attributes else []
-                    for name in ("scan_input_axes", "scan_output_axes")
-                )
-                dims = self.types[node.input[-scanned]].tensor_type.shape.dim
-                runs = dims[_axis(axes, 0)].dim_value
-                return self._inlined(node, attributes["body"].g, runs, scanned, axes, result_axes)
+            attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+            if node.op_type != "Scan":
+                (value,) = numbers(self.values[node.input[0]])
+                if node.op_type == "Loop":
+                    return self._inlined(node, attributes["body"], attributes, value)
+                return self._inlined(node, attributes["then_branch" if value else "else_branch"], attributes, 1)
+            if self.versions[node.domain] > 8:  # before, it had a batch of its own
+                sizes = sizes_of(self.types[node.input[-attributes["num_scan_inputs"]]])
+                runs = sizes[attributes.get("scan_input_axes", [0])[0]]
+                return self._inlined(node, attributes["body"], attributes, runs)
         return None
 
     def _inlined(
-        self,
-        node: "NodeProto",
-        source: "GraphProto",
-        runs: int = 1,
-        scanned: int = 0,
-        axes: Sequence[int] = (),
-        result_axes: Sequence[int] = (),
+        self, node: "NodeProto", source: "GraphProto", attributes: Mapping[str, Any], runs: int
     ) -> "list[NodeProto] | None":
         """Return the nodes of a body and of its inputs and results; None if its runs are none or too many.
 
         ONNX requires that the names in a body differ from all others.
         """
-        from onnx import GraphProto
         from onnx.helper import make_node, make_tensor
 
         total = runs * self.runs.get(first_result(node), 1)
         if runs < 1 or (total > 1 and sum(self.runs.values()) + total * len(source.node) > MAX_LOOP_NODES):
             return None
-        body = GraphProto.FromString(source.SerializeToString())
+        body = deepcopy(source)
         store_constants(body)
         inner, results = ([info.name for info in infos] for infos in (body.input, body.output))
         outer = list(node.input)
+        number_name = ""
         if node.op_type == "Loop":  # a body gets the number of the run, and a condition that ends the loop
+            number_name = inner[0]
             body.initializer.extend([make_tensor(inner[0], 7, [], [0]), make_tensor(inner[1], 9, [], [True])])
             inner, results, outer = inner[2:], results[1:], outer[2:]
         for tensor in body.initializer:
             self.graph.initializer.add().CopyFrom(tensor)
             self._know(tensor)
         self.weights.update(stored_types(body))
-        if node.op_type == "Loop":
-            del self.values[body.input[0].name]  # it differs from run to run
-        states = len(results) if node.op_type == "If" else len(outer) - scanned
+        self.values.pop(number_name, None)  # it differs from run to run
+        states = len(results) if node.op_type == "If" else len(outer) - attributes.get("num_scan_inputs", 0)
         nodes = [make_node("Identity", [a], [b]) for a, b in zip(outer[:states], inner, strict=False)]
-        for number, (name, target) in enumerate(zip(outer[states:], inner[states:], strict=True)):
-            nodes.append(make_node(LOOP_SLICE, [name], [target], axis=_axis(axes, number), runs=0))
+        axes, result_axes = (attributes.get(f"scan_{way}put_axes", repeat(0)) for way in ("in", "out"))
+        for (name, target), axis in zip(zip(outer[states:], inner[states:], strict=True), axes, strict=False):
+            nodes.append(make_node(LOOP_SLICE, [name], [target], axis=axis, runs=0))
         nodes += body.node
-        for number, (result, target) in enumerate(zip(results, node.output, strict=False)):
-            if number >= states:
-                axis = _axis(result_axes, number - states)
-                nodes.append(make_node(LOOP_RESULTS, [result], [target], axis=axis, runs=runs))
-            elif target:
-                nodes.append(make_node("Identity", [result], [target]))
+        pairs = list(zip(results, node.output, strict=False))
+        nodes += [make_node("Identity", [result], [target]) for result, target in pairs[:states] if target]
+        for (result, target), axis in zip(pairs[states:], result_axes, strict=False):
+            nodes.append(make_node(LOOP_RESULTS, [result], [target], axis=axis, runs=runs))
         if total > 1:
             self.runs.update({first_result(each): total for each in body.node})
         return nodes
@@ -197,33 +192,40 @@ def numbers(tensor: "TensorProto") -> list[Any]:
     return to_array(tensor).reshape(-1).tolist()
 
 
-def _axis(axes: Sequence[int], number: int) -> int:
-    """Return an axis of a list that may be absent; its default is 0."""
-    return axes[number] if axes else 0
-
-
 def store_constants(graph: "GraphProto") -> None:
-    """Replace Constant nodes by initializers, in place, so that stored tensors have one form."""
+    """Replace Constant nodes by initializers, in place, so that stored tensors have one form; texts stay nodes."""
+    from onnx.helper import get_attribute_value
+    from onnx.numpy_helper import from_array
+
     kept = []
     for node in graph.node:
         attribute = node.attribute[0] if node.op_type == "Constant" and len(node.attribute) == 1 else None
-        if attribute is None or attribute.name not in ("value", "sparse_value"):
+        value = get_attribute_value(attribute) if attribute and attribute.name in CONSTANT_TYPES else None
+        if attribute is None or value is None:
             kept.append(node)
         elif attribute.name == "sparse_value":
-            graph.sparse_initializer.add().CopyFrom(attribute.sparse_tensor)
+            graph.sparse_initializer.add().CopyFrom(value)
             graph.sparse_initializer[-1].values.name = node.output[0]
         else:
-            graph.initializer.add().CopyFrom(attribute.t)
+            dtype = CONSTANT_TYPES[attribute.name]
+            graph.initializer.add().CopyFrom(from_array(np.array(value, dtype)) if dtype else value)
             graph.initializer[-1].name = node.output[0]
     if len(kept) < len(graph.node):
         del graph.node[:]
         graph.node.extend(kept)
 
 
+def stored_tensors(graph: "GraphProto") -> Iterator[tuple[str, int, list[int]]]:
+    """Yield the name, the element type and the sizes of each stored tensor."""
+    for tensor in graph.initializer:
+        yield tensor.name, tensor.data_type, list(tensor.dims)
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name, sparse.values.data_type, list(sparse.dims)
+
+
 def stored_types(graph: "GraphProto") -> dict[str, int]:
     """Return the element types of stored tensors, and of tensors that ConstantOfShape fills at a stored shape."""
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    types |= {tensor.values.name: tensor.values.data_type for tensor in graph.sparse_initializer}
+    types = {name: code for name, code, _ in stored_tensors(graph)}
     for node in graph.node:
         if node.op_type == "ConstantOfShape" and node.input[0] in types:
             types[node.output[0]] = next((a.t.data_type for a in node.attribute if a.name == "value"), 1)
@@ -247,7 +249,7 @@ def _defined(node: "NodeProto", types: "Mapping[str, TypeProto]") -> "tuple[Node
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     input_types = {}
     for name, flag in zip(names, ("transA", "transB"), strict=False):
-        input_types[name] = kind = onnx.TypeProto.FromString(types[name].SerializeToString())
+        input_types[name] = kind = deepcopy(types[name])
         kind.tensor_type.elem_type = types[node.input[typed]].tensor_type.elem_type
         if op == "MatMul" and attributes.get(flag):
             last, other = kind.tensor_type.shape.dim[-1], kind.tensor_type.shape.dim[-2]
@@ -265,8 +267,18 @@ def element_count(kind: "TypeProto | None") -> int | None:
     """Return the number of elements of a tensor's type; None if a size is unknown."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
-    dims = kind.tensor_type.shape.dim
-    return prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+    is_sized = all(dim.HasField("dim_value") for dim in kind.tensor_type.shape.dim)
+    return prod(sizes_of(kind)) if is_sized else None
+
+
+def sizes_of(kind: "TypeProto") -> list[int]:
+    """Return the sizes of a tensor's type; unknown ones are 0."""
+    return [dim.dim_value for dim in kind.tensor_type.shape.dim]
+
+
+def is_small(tensor: "TensorProto") -> bool:
+    """Return whether a stored tensor keeps its values."""
+    return prod(tensor.dims) <= MAX_VALUES and tensor.data_location != tensor.EXTERNAL
 
 
 def _evaluate(
@@ -277,8 +289,7 @@ def _evaluate(
     from onnx.reference import ReferenceEvaluator
 
     if node.op_type in SHAPE_OPERATORS:  # a broadcast array has the shape and needs no memory
-        shape = [dim.dim_value for dim in types[node.input[0]].tensor_type.shape.dim]
-        inputs = {node.input[0]: np.broadcast_to(np.int8(0), shape)}
+        inputs = {node.input[0]: np.broadcast_to(np.int8(0), sizes_of(types[node.input[0]]))}
     else:
         inputs = {name: to_array(tensor) for name, tensor in data.items()}
     return [from_array(np.asarray(result)) for result in ReferenceEvaluator(node, opsets=versions).run(None, inputs)]

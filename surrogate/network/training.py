@@ -11,7 +11,7 @@ from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
-from surrogate.features.problem import DTYPES
+from surrogate.features.problem import DTYPES, WEIGHT
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, Work
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, add_step, step_text, total_state_bytes, trained_weights
@@ -110,7 +110,8 @@ def backward(layer: Layer) -> Iterator[Layer]:
         for name, problem in layer.problem.gradients(gradient):
             yield _gradient_layer(layer, name, problem)
     problem = layer.problem
-    if isinstance(problem, Operator) and problem.WEIGHT_GRADIENT and layer.parameters:
+    has_weights = layer.parameters > 0 or WEIGHT in layer.gradients
+    if isinstance(problem, Operator) and problem.WEIGHT_GRADIENT and has_weights:
         yield _gradient_layer(layer, f"grad_{problem.kind}", problem.of_kind(problem.WEIGHT_GRADIENT))
 
 

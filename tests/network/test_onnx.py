@@ -178,14 +178,27 @@ def test_operators_have_the_problems_computed_by_hand(
             read_onnx(path, ReadOptions(training=True))
 
 
+def body(nodes: list, inputs: str, outputs: str):
+    """Return the graph of a Loop, Scan or If; c and d are conditions, i the number of the run."""
+    kinds = {"c": (9, []), "d": (9, []), "i": (7, [])}
+    ends = ([onnx.helper.make_tensor_value_info(n, *kinds.get(n, (1, [4]))) for n in e] for e in (inputs, outputs))
+    return onnx.helper.make_graph(nodes, "b", *ends)
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_weight_in_a_loop_is_trained_once(onnx_file, is_inner: bool) -> None:
+    """A Constant with a list of numbers is a weight, too."""
+    weight = [node("Constant", [], ["w"], value_floats=[1.0] * 4)]
+    inner = [node("Mul", ["h", "w"], ["r"]), node("Identity", ["c"], ["d"])]
+    loop = body(weight * is_inner + inner, "ich", "dr")
+    nodes = weight * (not is_inner) + [node("Loop", ["trips", "", "x"], ["y"], body=loop)]
+    found = read_network(onnx_file(nodes, {"x": [4]}, {"trips": np.array(5)}), training=True)
+    assert [layer.operator for layer in found.layers] == [*["Mul"] * 5, "adam"]
+    assert found.parameters == found.layers[-1].parameters == 4
+
+
 def test_bodies_run_as_often_as_known(onnx_file) -> None:
     """A Loop with a stored trip count, a Scan over an axis, and an If with a stored condition."""
-    kinds = {"c": (9, []), "d": (9, []), "i": (7, [])}
-
-    def body(nodes: list, inputs: str, outputs: str):
-        ends = ([onnx.helper.make_tensor_value_info(n, *kinds.get(n, (1, [4]))) for n in e] for e in (inputs, outputs))
-        return onnx.helper.make_graph(nodes, "b", *ends)
-
     loop = body([node("Relu", ["h"], ["r"]), node("Identity", ["c"], ["d"])], "ich", "dr")
     scan = body([node("Add", ["g", "v"], ["a"])], "gv", "a")
     then = body([node("Exp", ["q"], ["e"])], "", "e")
