@@ -639,14 +639,17 @@ def _candidates(
     """
     family, values, key_values = question.family, question.setting_values, _key_values(question)
     registered = {offered.algorithm: offered for offered in family.candidates(library, values)}
-    keys = [key for key in family_model.candidates if (key.library, key.candidate_values) == (library, key_values)]
+    own = [key for key in family_model.candidates if key.library == library]
+    keys = [key for key in own if key.candidate_values == key_values]
     requested_only: set[str] = set()
     if not registered:
         keys, requested_only = _measured_keys(question, family_model, library, similar, keys)
     keys += _listed_keys(question, library, keys)
     if not keys:
         setting = " ".join(filter(None, (library, *key_values)))
-        raise InputError(f"the bundle holds no {setting} algorithm; train one that does")
+        held = sorted({" ".join(filter(None, key.candidate_values)) for key in own})[:12]
+        remedy = f"choose among {', '.join(held)}" if held else "train one that does"
+        raise InputError(f"the bundle holds no {setting} algorithm; {remedy}")
     order = {name: rank for rank, name in enumerate(registered)}
     keys.sort(key=lambda key: (order.get(key.algorithm, len(order)), key.algorithm, key.solver or ""))
     choosable = {key.algorithm for key in keys} - requested_only
