@@ -72,7 +72,9 @@ def _write(imported: Imported, output: Path) -> list[str]:
         if kernels is None or kernels.empty:
             raise InputError("the files hold neither a problem nor a launch; give other files")
         write_table(kernels, output, {"schema": 1, "table": "launches"})
-        return [f"{output}: a kernel table of {plural(len(kernels), 'launch')} without problems, not a dataset"]
+        is_by_name = "invocations" in kernels and kernels["blocks"].isna().all()
+        counted = plural(len(kernels), "kernel" if is_by_name else "launch")
+        return [f"{output}: a kernel table of {counted} without problems, not a dataset"]
     write_dataset(imported.rows, output, candidates=imported.candidates, kernels=kernels, metadata=imported.metadata)
     lines = [f"{output}: {plural(len(imported.rows), 'row')}, candidates {imported.candidates}"]
     if kernels is not None and len(kernels):

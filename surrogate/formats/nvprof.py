@@ -73,10 +73,11 @@ def is_summary(path: Path) -> bool:
     return re.search(rb"Time ?\(%\)", first.replace(b"\0", b"")) is not None  # NUL: UTF-16
 
 
-def read_summary(path: Path) -> tuple[list[str], list[LaunchRow]]:
-    """Return notes, and a record per kernel, copy and API call: type, name, percentage of its type, times, calls."""
+def read_summary(path: Path) -> tuple[str, list[str], list[LaunchRow]]:
+    """Return the title, notes, and a record per kernel, copy and API call: type, name, share in %, times, calls."""
     log = _Log(path, NumberStyle(str(path))).read(DEFAULT_MAX_BYTES, None)
-    return log.style.notes, log.summary
+    is_nsys = any(table.is_nsys for table in log.listed.values())
+    return f"Summary of {'nsys stats' if is_nsys else 'nvprof'}", log.style.notes, log.summary
 
 
 def database_error(path: Path) -> InputError:
@@ -132,7 +133,7 @@ class _Log:
     has_summary: bool = False
     type: str = GPU_ACTIVITIES
     caption: str = ""
-    _listed: dict[tuple[str, str], _Table] = field(default_factory=dict)
+    listed: dict[tuple[str, str], _Table] = field(default_factory=dict)
     copies: int = 0
     skipped: int = 0
 
@@ -252,7 +253,7 @@ class _Log:
         Several reports of nsys may list a kernel; the first one counts.
         """
         self.type = row.get("Type") or self.type
-        first = self._listed.setdefault((self.type, row["Name"]), table)
+        first = self.listed.setdefault((self.type, row["Name"]), table)
         if table.is_nsys and first is not table:
             return
         share = scaled(row["Time(%)"], "%", {"%": 1}, where)

@@ -217,6 +217,7 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
             f"counters of {profile.counters['launches'].max():,.0f} launches joined to {joined.sum():,} of"
             f" {len(kernels):,} kernels, {float(time[joined].sum()) / (total_us or 1):.0%} of their time"
         )
+        notes += profile.counters.attrs["notes"]
     if profile.gpu is None:
         notes.append("the device is not in the registry, so there are no peaks; name it with --gpu")
     return tuple(notes)
@@ -319,8 +320,10 @@ def with_counters(profile: Profile, paths: Sequence[str | Path]) -> Profile:
     return replace(profile, counters=_joined(names, activities.grid[kernels], paths, kernels, len(activities)))
 
 
-def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), gpu: Gpu | None = None) -> ResultTable:
-    """Return nvprof's summary (`surrogate.formats.nvprof.read_summary`) as a kernel table, with rows for API calls.
+def summary_table(
+    title: str, records: Sequence[Row], counters: Sequence[str | Path] = (), gpu: Gpu | None = None
+) -> ResultTable:
+    """Return a summary (`surrogate.formats.nvprof.read_summary`) as a kernel table, with rows for API calls.
 
     A summary holds only times. Files of ``counters`` add counted work to its kernels, and a ``gpu`` adds the bound.
     """
@@ -336,7 +339,8 @@ def summary_table(records: Sequence[Row], counters: Sequence[str | Path] = (), g
             row |= counter_columns(counted, time_us, np.flatnonzero(of_row == i), gpu)
         joined = (counted["row"] >= 0).sum()
         notes = [f"counters of {counted['launches'].max():,.0f} launches joined to {joined:,} of {len(names):,}"]
-    return ResultTable("nvprof's summary", tuple(rows), tuple(notes))
+        notes += counted.attrs["notes"]
+    return ResultTable(title, tuple(rows), tuple(notes))
 
 
 def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], places: Ints, size: int) -> pd.DataFrame:
@@ -344,7 +348,7 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
 
     ``row`` is the counted launch that joins the activity, or -1; ``launches`` is the number of counted launches.
     ``flops`` count 2 per multiply-add; ``width`` is the commonest precision (0, 1, 2: half, single, double). Bytes are
-    DRAM bytes, and ``occupancy_pct`` is the achieved occupancy.
+    DRAM bytes, and ``occupancy_pct`` is the achieved occupancy. The attribute ``notes`` has the reader's notes.
     """
     counted = _counted(paths)
     row = np.full(size, -1, np.int64)
@@ -362,7 +366,9 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
     table["units_pct"] = counted.reindex(columns=_TABLE["units"]).max(axis=1)
     if table.drop(columns=["width", "launches"]).isna().all(axis=None):
         raise InputError(f"{paths[0]} has times, but no counters; `seer import nvprof --how` shows how to count")
-    return table.reindex(row).reset_index(names="row")
+    table = table.reindex(row).reset_index(names="row")
+    table.attrs["notes"] = counted.attrs["notes"]
+    return table
 
 
 def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:
@@ -370,9 +376,11 @@ def _counted(paths: Sequence[str | Path]) -> pd.DataFrame:
     first = Path(paths[0])
     head = () if first.suffix == ".ncu-rep" else islice(read_lines(first), _HEADER_LINES)
     is_nvprof = first.suffix != ".ncu-rep" and not any(is_ncu(line) for _, line in head)
-    table = FORMATS["nvprof" if is_nvprof else "ncu"].read(paths).kernels
-    assert table is not None  # a profiler's file without a launch is refused by its reader
-    return table.groupby(["kernel_index", "kernel_name"], sort=False).first().reset_index()
+    imported = FORMATS["nvprof" if is_nvprof else "ncu"].read(paths)
+    assert imported.kernels is not None  # a profiler's file without a launch is refused by its reader
+    table = imported.kernels.groupby(["kernel_index", "kernel_name"], sort=False).first().reset_index()
+    table.attrs["notes"] = imported.notes
+    return table
 
 
 def joined_rows(names: Sequence[str], grids: Ints, counted: pd.DataFrame) -> Ints:

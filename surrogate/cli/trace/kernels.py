@@ -53,11 +53,11 @@ def command(
 
         if by != "name" or out.html or part != shared.TracePart():
             raise InputError(
-                f"{file}: nvprof's summary has only kernels by name; leave out --by, --html and all choices of a part"
+                f"{file}: a summary has only kernels by name; leave out --by, --html and all choices of a part"
             )
-        notes, records = read_summary(file)
+        title, notes, records = read_summary(file)
         shared.echo_notes(notes)
-        summarised = summary_table(records, counters, gpu_by_name(gpu) if gpu else None).top(out.top)
+        summarised = summary_table(title, records, counters, gpu_by_name(gpu) if gpu else None).top(out.top)
         show(summarised.rows, out.form, table=shared.display_table(summarised))
         return
     profiled = part.steady(file, gpu)

@@ -40,6 +40,7 @@ def command(
     if out.html:
         out.write_page(profile(traces[-1]))
     counted = with_counters(profile(traces[-1]), counters).counters if counters else None
+    shared.echo_notes([] if counted is None else counted.attrs["notes"])
     if len(traces) == 1:
         table = trace_spans(traces[0], counted).rows(level).top(out.top)
         show(table.rows, out.form, table=shared.display_table(table, COLUMNS))
