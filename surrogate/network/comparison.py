@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.network.network import TEXTS
 from surrogate.network.result import NetworkTime
 from surrogate.report.tables import Table, TableResult, interval_us
 
@@ -15,17 +16,9 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", int, str)
 """A batch or a GPU."""
 Answer = TypeVar("Answer")
-FIGURES = (
-    *("total_us", "lower_us", "upper_us", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu"),
-    *("memory_bytes", "fits", "measured_share", "coverage", "coverage_bytes"),
-)
+FIGURES = TEXTS["fields"]["compared"].split()
 """Figures that comparisons of batches and GPUs list."""
-COSTS = {
-    "usd_per_step": "USD/step",
-    "usd_per_million_tokens": "USD/M tokens",
-    "epoch_hours": "hours/epoch",
-    "usd_per_epoch": "USD/epoch",
-}
+COSTS: Mapping[str, str] = TEXTS["costs"]
 """Keys of `NetworkTime.cost` → titles of their columns."""
 MIN_PRICE, MAX_PRICE = 1e-6, 1e6
 """Limits of a price in US dollars per GPU and hour."""

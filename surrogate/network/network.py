@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, fields, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
-from surrogate.features.errors import check_choice
+from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import LAYOUTS, MATHS, setting
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
+TEXTS = read_toml(__file__)
+"""Texts and tables of networks."""
 PART_3D = "3d"
 """Last part of the name of an operator over three axes, which is timed as an operator over two."""
 TIME_FACTORS_3D = {"": 1.4, "bwd_data": 2.0}
@@ -125,6 +127,12 @@ def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allow
     for name in changes:
         check_choice("parameter", name, (*other_names, *(allowed or (each.name for each in fields(options)))))
     return replace(options, **{name: value for name, value in changes.items() if value is not None})
+
+
+def refuse_first(refusals: Mapping[str, object], **fields: object) -> None:
+    """Raise `InputError` for the first refusal that holds, with its text of `TEXTS` and the text's ``fields``."""
+    if name := next((name for name, holds in refusals.items() if holds), None):
+        raise InputError(TEXTS["refusals"][name].format(**fields))
 
 
 @dataclass(frozen=True, slots=True)

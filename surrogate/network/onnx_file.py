@@ -298,8 +298,8 @@ def _set_weights_aside(graph: "GraphProto") -> None:
     from onnx.helper import make_tensor_value_info
 
     small_weights = [deepcopy(weight) for weight in graph.initializer if is_small(weight)]
-    known = {each.name for each in (*graph.input, *small_weights)}
-    stored = [each for each in stored_tensors(graph) if each[0] not in known]
+    names = {each.name for each in (*graph.input, *small_weights)}
+    stored = [each for each in stored_tensors(graph) if each[0] not in names]
     graph.input.extend(make_tensor_value_info(*each) for each in stored)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(small_weights)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from surrogate.features.errors import check_choice
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
-from surrogate.network.network import Layer, NetworkBuilder
+from surrogate.network.network import TEXTS, Layer, NetworkBuilder
 from surrogate.network.operators import gemm
 
 SCALE_BYTES = 4 / 256
@@ -44,22 +44,7 @@ class Optimizer(NamedTuple):
     states_of: str = ""
 
 
-OPTIMIZERS = {
-    "adam": Optimizer(states=2, work=4),
-    "adamw": Optimizer(states=2, work=4),
-    "sgd": Optimizer(states=0, work=2),
-    "sgd-momentum": Optimizer(states=1, work=2),
-    "lion": Optimizer(states=1, work=4),
-    "adafactor": Optimizer(states=1, work=2, reads=13, writes=8, states_of="factors"),
-    "adam8bit": Optimizer(states=2, work=8, states_of="bytes"),
-    "muon": Optimizer(states=2, work=4, states_of="matrices"),
-}
-"""Each optimizer is one fused pass that reads weights, gradients and states, and writes weights and states.
-
-Adafactor is no fused kernel. In ``Adafactor.step`` of transformers, without momentum and decay, passes take the norm of
-the weights, square the gradient, average rows and columns, and scale, clip and apply the update. Muon also multiplies
-each inner matrix in bf16; Adam updates all other weights.
-"""
+OPTIMIZERS = {name: Optimizer(**fields) for name, fields in TEXTS["optimizers"].items()}
 OPTIMIZER = "adam"
 """The default optimizer."""
 

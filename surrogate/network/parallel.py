@@ -28,7 +28,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
 from surrogate.features.families.transfer import HANDSHAKE_US, Collective
 from surrogate.features.problem import DTYPES
-from surrogate.network.network import Cluster, Layer, Network, ReadOptions
+from surrogate.network.network import TEXTS, Cluster, Layer, Network, ReadOptions, refuse_first
 from surrogate.network.operators import all_gather, all_reduce, reduce_scatter
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update
@@ -43,10 +43,6 @@ MAX_NODE_GPUS = 72
 """Maximum GPUs in a node: those of a GB200 NVL72."""
 MIN_NODE_GBPS = 1.0
 """Minimum bandwidth of a node's network in Gbit/s."""
-ONE_UNIT_NOTE = (
-    "the names of the layers have no numbered modules (such as layers.3), so all weights are one unit of FSDP, and"
-    " its gathers overlap no computation"
-)
 MEASURED_DTYPE = "bf16"
 """The element type in which collectives were measured."""
 GATHERED_UNITS = 2
@@ -80,46 +76,35 @@ def cluster_of(source: str, options: ReadOptions) -> Cluster:
         if value not in (True, False):
             raise InputError(f"{source}: {name} is {value!r}; give True or False")
     gpus, is_sharded = max(counts.values()), options.fsdp > 1
-    option = "--fsdp" if is_sharded else "--data-parallel"
-    if min(counts.values()) > 1:
-        raise InputError(f"{source}: --data-parallel with --fsdp (hybrid sharding) is not timed; give one of them")
-    if gpus > 1 and not options.training:
-        instead = "; for inference give --tensor-parallel N with a config.json" if is_sharded else ""
-        raise InputError(f"{source}: {option} is for training; add --training{instead}")
-    if is_sharded and options.optimizer == "muon":  # its products need the matrix, which has to be gathered
-        raise InputError(f"{source}: --fsdp shards matrices that --optimizer muon multiplies; give another optimizer")
-    for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel"):
-        if options.training and (getattr(options, name) or 1) > 1:
-            given = f"--{name.replace('_', '-')} {getattr(options, name)}"
-            raise InputError(f"{source}: {given} is for inference; a training step takes --data-parallel or --fsdp")
-    node_gpus = options.gpus_per_node or NODE_GPUS
+    parallel_options = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
+    parallel = next((name for name in parallel_options if options.training and (getattr(options, name) or 1) > 1), "")
+    node_gpus, node_gbps = NODE_GPUS, options.node_gbps
     if options.gpus_per_node is not None:
-        checked_int(source, "gpus_per_node", options.gpus_per_node, maximum=MAX_NODE_GPUS)
-        if gpus == 1:
-            raise InputError(f"{source}: --gpus-per-node is for several GPUs; add --data-parallel N or --fsdp N")
-    if gpus > node_gpus and gpus % node_gpus:
-        raise InputError(
-            f"{source}: {option} {gpus} is not a multiple of the {node_gpus} GPUs of a node; give a multiple, or"
-            " --gpus-per-node"
-        )
-    cluster = Cluster(gpus, min(node_gpus, gpus), options.node_gbps or 0.0, is_sharded)
-    _check_network(source, option, cluster, options.node_gbps)
+        node_gpus = checked_int(source, "gpus_per_node", options.gpus_per_node, maximum=MAX_NODE_GPUS)
+    cluster = Cluster(gpus, min(node_gpus, gpus), node_gbps or 0.0, is_sharded)
+    is_bandwidth = isinstance(node_gbps, Real) and isfinite(node_gbps) and node_gbps >= MIN_NODE_GBPS
+    refuse_first(
+        {
+            "hybrid": min(counts.values()) > 1,
+            "untrained_shards": is_sharded and not options.training,
+            "untrained": gpus > 1 and not options.training,
+            "muon": is_sharded
+            and options.optimizer == "muon",  # its products need the matrix, which has to be gathered
+            "parallel": parallel,
+            "one_gpu": gpus == 1 and options.gpus_per_node is not None,
+            "no_multiple": gpus > node_gpus and gpus % node_gpus,
+            "no_network": node_gbps is None and cluster.nodes > 1,
+            "one_node": node_gbps is not None and cluster.nodes == 1,
+            "network": node_gbps is not None and not is_bandwidth,
+        },
+        source=source,
+        option="--fsdp" if is_sharded else "--data-parallel",
+        parallel=f"{parallel.replace('_', '-')} {getattr(options, parallel, '')}",
+        minimum=MIN_NODE_GBPS,
+        nodes=cluster.nodes,
+        **cluster._asdict() | {"node_gbps": node_gbps},
+    )
     return cluster
-
-
-def _check_network(source: str, option: str, cluster: Cluster, node_gbps: float | None) -> None:
-    """Raise `InputError` if the bandwidth between nodes is missing, invalid or unused."""
-    if node_gbps is None and cluster.nodes > 1:
-        raise InputError(
-            f"{source}: {option} {cluster.gpus} needs {cluster.nodes} nodes of {cluster.node_gpus} GPUs; give"
-            " --node-gbps, the network of a node in Gbit/s (8 ports of 200: 1600)"
-        )
-    if node_gbps is None:
-        return
-    if cluster.nodes == 1:
-        raise InputError(f"{source}: --node-gbps is for several nodes, and all GPUs are in one; leave it out")
-    if not (isinstance(node_gbps, Real) and isfinite(node_gbps) and node_gbps >= MIN_NODE_GBPS):
-        raise InputError(f"{source}: --node-gbps is {node_gbps!r}; give at least {MIN_NODE_GBPS:g} Gbit/s")
 
 
 class Segment(NamedTuple):
@@ -342,7 +327,7 @@ def with_cluster(network: Network, cluster: Cluster) -> Network:
     if not cluster.is_sharded:
         return replace(network, cluster=cluster)
     if set(gathered_parameters(network)) == {ROOT}:
-        network = replace(network, notes=(*network.notes, ONE_UNIT_NOTE))
+        network = replace(network, notes=(*network.notes, TEXTS["notes"]["one_unit"]))
     return replace(network, layers=tuple(_shard(each, cluster.gpus) for each in network.layers), cluster=cluster)
 
 

@@ -10,7 +10,16 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.network import (
+    TEXTS,
+    Layer,
+    Network,
+    NetworkBuilder,
+    ReadOptions,
+    element_type,
+    refuse_first,
+    with_fields,
+)
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import with_accumulation
@@ -24,10 +33,7 @@ PARALLEL_OPTIONS = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "
 LANGUAGE_OPTIONS = ("prefill", "decode", "sequence", "lora", *PARALLEL_OPTIONS)
 REFUSED_OPTIONS = ("optimizer", "dims", "amp", "math", "layout", "runtime", "host", "sequence", "lora", "checkpointing")
 """Options that a step of a language model does not have."""
-NORM_NOTE = (
-    "the file has convolutions but no norms: an export in eval mode folds batch norms into convolutions; if the"
-    " network has batch norms, their time in training is missing, so give module:callable"
-)
+NORM_NOTE = TEXTS["notes"]["norms"]
 NO_LAUNCHES_NOTE = "without launches"
 NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 """Bytes that no text contains."""
@@ -134,28 +140,20 @@ def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
     """Raise `InputError` if options contradict one another, or do not fit a source with the suffix ``kind``."""
     dtype, amp = options.dtype, options.amp
     is_module = _is_module(source)
-    language_option = next((name for name in LANGUAGE_OPTIONS if getattr(options, name) is not None), None)
-    if options.optimizer and not options.training:
-        raise InputError(f"{source}: --optimizer {options.optimizer} needs a training iteration; add --training")
-    if options.checkpointing:
-        raise InputError(
-            f"{source}: --checkpointing is for a language model's config.json; call torch.utils.checkpoint in the"
-            " module, whose recorded calls then include the repeated ones"
-        )
-    if amp and dtype:
-        raise InputError("--amp keeps weights in fp32, and --dtype changes them; leave out one of the two")
-    if amp and not is_module:
-        raise InputError(
-            f"{source}: --amp needs a module's code, and a file does not contain it; give module:callable or"
-            f" x.py:callable, or --dtype {amp} for all layers and weights in {amp}"
-        )
-    if language_option or dtype in QUANTISED:
-        option = f"--{language_option.replace('_', '-')}" if language_option else f"--dtype {dtype}"
-        raise InputError(f"{source}: {option} is for language models; give the model's config.json")
-    if dtype == "int8" and (options.training or is_module):
-        raise InputError(f"{source}: --dtype int8: torch neither trains nor multiplies in int8; give fp16 or bf16")
-    if options.dims and kind not in MODEL_SUFFIXES:
-        raise InputError(f"{source}: --dim sets sizes of .onnx and .pt2 files, not of this source; leave it out")
+    name = next((name for name in LANGUAGE_OPTIONS if getattr(options, name) is not None), None)
+    option = f"--{name.replace('_', '-')}" if name else f"--dtype {dtype}"
+    refuse_first(
+        {
+            "optimizer": options.optimizer and not options.training,
+            "checkpointing": options.checkpointing,
+            "amp_and_dtype": amp and dtype,
+            "amp": amp and not is_module,
+            "language": name or dtype in QUANTISED,
+            "int8": dtype == "int8" and (options.training or is_module),
+            "dims": options.dims and kind not in MODEL_SUFFIXES,
+        },
+        **{"source": source, "optimizer": options.optimizer, "amp": amp, "option": option},
+    )
 
 
 def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
@@ -173,15 +171,12 @@ def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
         from surrogate.network.torch_module import read_module
 
         return read_module(source, options)
-    if kind not in TABLE_SUFFIXES and NO_TEXT.search(first_bytes(path, 4096)):
-        raise InputError(f"{source}: a binary file of unknown type; give it the ending .onnx, .pt2 or .parquet")
-    if kind in TABLE_SUFFIXES or path.is_file():
+    is_table = kind in TABLE_SUFFIXES
+    refuse_first({"binary": not is_table and NO_TEXT.search(first_bytes(path, 4096))}, source=source)
+    if is_table or path.is_file():
         return read_problem_table(path, options)
-    problem = "a folder" if path.is_dir() else "no such file"
-    raise InputError(
-        f"{source}: {problem}; give an .onnx or .pt2 file, a table of problems, a language model's config.json,"
-        f" module:callable or x.py:callable, or one of {', '.join(NETWORKS)}{_suggestion(path)}"
-    )
+    networks, problem = f"{', '.join(NETWORKS)}{_suggestion(path)}", "a folder" if path.is_dir() else "no such file"
+    raise InputError(TEXTS["refusals"]["no_source"].format(source=source, problem=problem, networks=networks))
 
 
 def _suggestion(path: Path) -> str:

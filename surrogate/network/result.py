@@ -7,7 +7,7 @@ from math import ceil, floor, isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
-from surrogate.network.network import UNKNOWN_WORK, Cluster, HostTime, Work
+from surrogate.network.network import TEXTS, UNKNOWN_WORK, Cluster, HostTime, Work
 from surrogate.report.tables import Table, TableResult
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ MAX_DISPLAYED_MISSING = 3
 """Number of unsupported operators that the headline names."""
 MAX_DISPLAYED_LAYERS = 12
 """Number of layers in the short table; it shows the longest ones."""
-TOTALS = (
-    *("network", "gpu", "batch", "training", "accumulate", "gpus", "total_us", "lower_us", "upper_us", "kernels_us"),
-    "step_factor",
-    *("coverage", "coverage_bytes", "mfu", "tflops_per_s", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu"),
-    *("measured_share", "parameters", "multiply_adds", "memory_bytes", "fits"),
-)
+TOTALS = TEXTS["fields"]["totals"].split()
 """First keys of `NetworkTime.to_dict`."""
 
 

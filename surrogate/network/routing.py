@@ -10,15 +10,13 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.network.aten_call import DISPATCH, operator_name
+from surrogate.network.network import TEXTS
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch._ops import OpOverload
 
-ROUTING_NOTE = (
-    "choices among classes (a router's experts) count as balanced, because a prediction does not compute them: every"
-    " expert gets the same number of tokens; if the code reads sizes, the host's waits for the GPU are not included"
-)
+ROUTING_NOTE = TEXTS["notes"]["routing"]
 ROUNDING = 1e-6
 """Tolerance of a sum of equal shares, which rounding would bring below a whole number."""
 _CHOICE_AXES = {"topk": 2, "argmax": 1, "max": 1}

@@ -28,7 +28,7 @@ from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH
-from surrogate.network.network import HostTime, Layer, Network, ReadOptions, with_settings
+from surrogate.network.network import TEXTS, HostTime, Layer, Network, ReadOptions, with_settings
 from surrogate.network.optimizers import OPTIMIZER
 from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.training import repeats, with_accumulation, with_training
@@ -39,19 +39,11 @@ FUSED_KINDS = set(BANDWIDTH_FIELDS) - WINDOW_KINDS - BATCH_KINDS - {"layout_tran
 MAX_ROW_ON_CHIP = 32_768
 """Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
 
-LAYOUT_NOTE = (
-    "torch.compile runs half-precision convolutions in NHWC; eager code gains the same if model and inputs are"
-    " .to(memory_format=torch.channels_last)"
-)
 HOSTS_FILE = "hosts.json"
-RUNTIMES = {
-    "eager": "a kernel per operator",
-    "compiled": "fused by torch.compile",
-    "graphs": "fused, and launched as one CUDA graph (its mode reduce-overhead)",
-}
+RUNTIMES: Mapping[str, str] = TEXTS["runtimes"]
 HOSTS = ("usual", "fast", "slow")
 """Kinds of hosts by the time that a kernel launch takes: most measured hosts, the fastest and the slowest."""
-MEMORY_NOTE = "the memory is that of eager execution; a compiled program keeps less between kernels and needs less"
+MEMORY_NOTE = TEXTS["notes"]["memory"]
 VIEW_OPERATORS = frozenset((*DISPATCH["ignored"]["aten"], *DISPATCH["ignored"]["in_inference"]))
 """Operators that the host runs and that launch no kernel."""
 
@@ -118,7 +110,7 @@ def fuse_layers(network: Network) -> Network:
             layer = replace(layer, problem=Streamed(reads=moved - 1, writes=1, dtype=problem.dtype, variant="window"))
         layers.append(layer)
     changes_layout = any(layer.problem.HAS_ALGORITHMS and layer.problem not in source_problems for layer in layers)
-    notes = (*network.notes, *((LAYOUT_NOTE,) if changes_layout else ()))
+    notes = (*network.notes, *((TEXTS["notes"]["layout"],) if changes_layout else ()))
     return replace(network, layers=tuple(layers), forward_layers=forward_layers, notes=notes)
 
 

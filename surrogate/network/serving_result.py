@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.network.language import NVLINK_GPUS
+from surrogate.network.network import TEXTS
 from surrogate.network.serving import Load, available_bytes
 from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
 
@@ -15,23 +16,10 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 12
 """Maximum rows of a printed table."""
-PARALLELISM = {
-    "TP": ("tensor_parallel", "GPUs that share every layer"),
-    "EP": ("expert_parallel", "GPUs with different experts (without EP all share each)"),
-    "DP": ("attention_parallel", "groups of GPUs that attend to requests of their own"),
-    "PP": ("pipeline_parallel", "stages of layers"),
-}
+PARALLELISM: Mapping[str, tuple[str, str]] = TEXTS["parallelism"]
 """Short name of a kind of parallelism → its field of a `ServerRow`, and the meaning of its number."""
 MAX_TARGET_RATIO = 100
 """Ratio of the nearest configuration's time to a target above which the target may be in seconds."""
-NO_TARGETS = (
-    "without --ttft or --tpot no configuration is the best; the first rows are Pareto-optimal in a user's speed and in"
-    " throughput, or price"
-)
-FRONT_CAPTION = (
-    "Each dot is a configuration that fits. The line joins a GPU's Pareto-optimal configurations. Further to the right,"
-    " a user reads faster; further up, a GPU serves more tokens."
-)
 MAX_OPEN_ROWS = 25
 
 
@@ -174,7 +162,7 @@ class Serving(TableResult):
         if not self.fits:
             return f"nothing fits: {'; '.join(self._misfit_lines())}"
         if not any(self.targets):
-            return NO_TARGETS
+            return TEXTS["notes"]["no_targets"]
         nearest_row = self.rows[0]
         times = zip(("TTFT", "TPOT"), (nearest_row.ttft_ms, nearest_row.tpot_ms), self.targets, strict=True)
         ratios = " and ".join(f"{name} {significant(ms)} of {maximum:g} ms" for name, ms, maximum in times if maximum)
@@ -371,7 +359,7 @@ def serving_page(serving: Serving) -> str:
             f"{sentence_of(best)}: {best.ttft_ms:.0f} ms to the first token{further},"
             f" {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU. {serving.others} may be as good. {verdict}"
         )
-    figures = [Figure("pareto", figure_svg, FRONT_CAPTION)] if figure_svg else []
+    figures = [Figure("pareto", figure_svg, TEXTS["notes"]["front"])] if figure_svg else []
     sections = [
         Section("Speed for a user against throughput", [], figures),
         Section("Configurations", [Table(table.records, table.formats, open_rows=MAX_OPEN_ROWS)]),

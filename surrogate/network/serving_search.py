@@ -19,7 +19,7 @@ from surrogate.network.comparison import prices_of
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import STEPS_DIFFER
-from surrogate.network.network import FRAMEWORKS, with_fields
+from surrogate.network.network import FRAMEWORKS, TEXTS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
@@ -37,10 +37,6 @@ MAX_PLANS = 20_000
 UNMEASURED_WIDTH = 0.1
 """Half width in log time from unmeasured kernels above which an answer has a note."""
 MILLION = 1e6
-SEARCH_NOTE = (
-    f"the search tries powers of two up to {USERS[-1]} users of one replica, and finds the most users that meet the"
-    " targets, within a sixteenth; --concurrency sets the users"
-)
 
 
 class ReplicaPlan(NamedTuple):
@@ -347,7 +343,7 @@ class _Search:
         if not any(self.targets):
             rows = _front_first(rows)
         elif not self.choices.concurrency:
-            notes[SEARCH_NOTE] = None
+            notes[TEXTS["notes"]["search"].format(users=USERS[-1])] = None
         all_notes = (*notes, STEPS_DIFFER, *reasons)
         return Serving(self.decoder.name, self.load, tuple(rows), all_notes, self.targets, self.choices.gpus)
 

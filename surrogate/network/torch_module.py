@@ -21,7 +21,7 @@ from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import DEFAULTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
@@ -45,22 +45,14 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
 INSTALL_COMMAND = "pip install 'seer-surrogate[torch]'"
-CONTRACT = (
-    "it must return (module, inputs), inputs being a tensor, a tuple or list of arguments, a dict of keyword arguments,"
-    " or a tuple and a dict; a parameter named batch is given --batch"
-)
+CONTRACT = TEXTS["notes"]["contract"]
 TRAINING_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 """Element types in which torch trains and runs modules."""
-OPTIONS = (
-    *("batch", "training", "optimizer", "accumulate", "data_parallel", "fsdp", "gpus_per_node", "node_gbps"),
-    *("dtype", "amp", "math", "layout", "runtime", "host"),
-)
+OPTIONS = TEXTS["fields"]["module_options"].split()
 """Fields of `ReadOptions` that apply to a live module."""
 TOKENS_INPUT = "input_ids"
 """The argument with the tokens of a batch. Source: transformers, the forward pass of its language models."""
-EVAL_NOTE = (
-    "the module, or a part of it, is in eval mode; the iteration is timed in train mode, with dropout and batch norm"
-)
+EVAL_NOTE = TEXTS["notes"]["eval_mode"]
 
 
 def read_module(source: str, options: ReadOptions) -> Network:

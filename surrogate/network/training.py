@@ -13,14 +13,9 @@ from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES, WEIGHT
 from surrogate.network.memory import with_chain_memory
-from surrogate.network.network import Layer, Network, NetworkBuilder, Work
+from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, Work
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, add_step, step_text, total_state_bytes, trained_weights
 
-LOSS_NOTE = (
-    "the iteration ends with {optimizer} and computes the gradient of {loss}; a loss outside it, and clipping and"
-    " scaling of gradients are not included; measured steps of held-out image networks are 5 to 7 % off in the median"
-    " (RTX 3090, autocast to fp16)"
-)
 TRAINING_WORK = 3
 """Work of an unsupported operator in an iteration / in the forward pass: a product has two products as gradients."""
 CAST = "cast_weights"
@@ -43,7 +38,9 @@ def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) 
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
     network = training_iteration(network, optimizer)
-    return replace(network, notes=(*network.notes, LOSS_NOTE.format(optimizer=step_text(optimizer), loss=loss)))
+    return replace(
+        network, notes=(*network.notes, TEXTS["notes"]["training"].format(optimizer=step_text(optimizer), loss=loss))
+    )
 
 
 def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
