@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
-from math import ceil, log2, prod
+from math import prod
 
 from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.transfer import Concat
@@ -137,10 +137,3 @@ def selection(call: Call) -> Layers:
         positions = -(-8 * elements // itemsize)
         reads = writes = [(itemsize, elements + positions)]
     yield call.layer(operators.streamed(call.op.lower(), reads, writes, call.dtype))
-
-
-def fourier(call: Call) -> Layers:
-    """Yield a Fourier transform of n values along an axis: a pass of 5 log₂ n operations per value (Van Loan, 1992)."""
-    result = call.required_output_shape()
-    work = 5 * ceil(log2(max(2, *call.shape(), *result)))
-    yield call.layer(operators.streamed(call.op.lower(), [call.shape()], [result], call.dtype, work=work))

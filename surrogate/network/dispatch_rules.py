@@ -6,7 +6,7 @@ A rule yields a layer for every kernel that a framework launches for the call. S
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
+from math import ceil, log2, prod
 
 import numpy as np
 
@@ -201,14 +201,11 @@ def pool(call: Call) -> Layers:
     if result is not None and len(result) != len(size):
         raise UnsupportedError(f"a result of {len(result)} sizes, not {len(size)}")
     pad = (0,) * rank
-    if call.op.startswith("Global"):
-        result = (*size[:2], *(1,) * rank)
-        kernel = size[2:]
-        stride = (1,) * rank
-    elif "adaptive" in call.op:  # windows of ⌈in / out⌉ at strides of ⌊in / out⌋
+    if "adaptive" in call.op or call.op.startswith("Global"):  # windows of ⌈in / out⌉ at strides of ⌊in / out⌋
         result = result or (*size[:2], *call.numbers("output_size", rank, 1))
-        kernel = tuple(-(-size[axis] // max(result[axis], 1)) for axis in range(2, len(size)))
-        stride = tuple(max(1, size[axis] // max(result[axis], 1)) for axis in range(2, len(size)))
+        pairs = [(extent, max(count, 1)) for extent, count in zip(size[2:], result[2:], strict=True)]
+        kernel = tuple(-(-extent // count) for extent, count in pairs)
+        stride = tuple(max(1, extent // count) for extent, count in pairs)
     else:
         kernel = call.numbers("kernel_size", rank, 1)
         if not call.is_recorded("stride", "padding"):
@@ -415,14 +412,18 @@ def loss(call: Call) -> Layers:
 
 
 def scan(call: Call) -> Layers:
-    """Yield operators with as many results as values: cumulative sums, products and extremes, and LRN.
+    """Yield operators that pass over the values of an axis: cumulative sums and extremes, Fourier transforms, LRN.
 
     Local response normalisation across ``size`` channels takes a square, a sum over the channels, a power and a
-    product.
+    product. A Fourier transform of n values takes 5 log₂ n operations per value (Van Loan, 1992).
     """
     size = call.shape()
     flops = call.number("size", 5) + 12 if call.op == "LRN" else 1
-    yield call.layer(operators.streamed(call.op.lower(), [size], [size], call.dtype, work=flops))
+    result = size
+    if call.op in DISPATCH["estimates"]["fourier"]:
+        result = call.required_output_shape()
+        flops = 5 * ceil(log2(max(2, *size, *result)))
+    yield call.layer(operators.streamed(call.op.lower(), [size], [result], call.dtype, work=flops))
 
 
 def concat(call: Call) -> Layers:

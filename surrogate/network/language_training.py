@@ -9,11 +9,11 @@ from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families.attention import TRITON
 from surrogate.features.problem import DTYPES, ELEMENTS, QUANTISED
-from surrogate.network.allocator import LARGE, segment_bytes
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import MAX_REQUESTS, Requests
 from surrogate.network.language_training_step import ADAPTED, TrainingStep
+from surrogate.network.memory import LARGE, segment_bytes
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.optimizers import OPTIMIZER, add_step, step_text, trained_weights
 from surrogate.network.parallel import cluster_of, with_cluster

@@ -26,7 +26,6 @@ from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
-from surrogate.network.routing import ROUTING_NOTE
 from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_gpu import (
     cuda_autocast,
@@ -37,7 +36,15 @@ from surrogate.network.torch_gpu import (
     tf32_operations,
     without_memory,
 )
-from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
+from surrogate.network.torch_recording import (
+    ROUTING_NOTE,
+    Arguments,
+    Recording,
+    memory_format,
+    record_calls,
+    tensor_info,
+    tensors_in,
+)
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.network.allocator import LARGE_SEGMENT, MIB, SMALL_SEGMENT, Allocator
+from surrogate.network.memory import LARGE_SEGMENT, MIB, SMALL_SEGMENT, Allocator
 
 
 def test_segment_sizes_follow_the_published_rules() -> None:

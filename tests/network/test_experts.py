@@ -7,8 +7,8 @@ import pytest
 
 from surrogate.network import read_network
 from surrogate.network.network import ReadOptions
-from surrogate.network.routing import ROUTING_NOTE
 from surrogate.network.torch_module import module_network
+from surrogate.network.torch_recording import ROUTING_NOTE
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from surrogate.features.gpu import gpu
-from surrogate.network.allocator import Allocator
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.comparison import comparison_records
-from surrogate.network.memory import context_bytes, memory, saved_tensors, simulate_pass, usable_bytes
+from surrogate.network.memory import Allocator, context_bytes, memory, saved_tensors, simulate_pass, usable_bytes
 from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
