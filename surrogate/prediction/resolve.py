@@ -647,8 +647,8 @@ def _candidates(
     keys += _listed_keys(question, library, keys)
     if not keys:
         setting = " ".join(filter(None, (library, *key_values)))
-        held = sorted({" ".join(filter(None, key.candidate_values)) for key in own})[:12]
-        remedy = f"choose among {', '.join(held)}" if held else "train one that does"
+        available = sorted({" ".join(filter(None, key.candidate_values)) for key in own})[:12]
+        remedy = f"choose among {', '.join(available)}" if available else "train one that does"
         raise InputError(f"the bundle holds no {setting} algorithm; {remedy}")
     order = {name: rank for rank, name in enumerate(registered)}
     keys.sort(key=lambda key: (order.get(key.algorithm, len(order)), key.algorithm, key.solver or ""))
