@@ -37,6 +37,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,11 +56,7 @@ from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.formats.imported import Imported, plural, rows_within
 
 PACKAGE = "aiconfigurator_core"
-FOLDERS = ("systems/data", f"{PACKAGE}/systems/data", f"aic-core/src/{PACKAGE}/systems/data")
-"""Path of the tables in the package, in a folder of packages, and in a checkout."""
 ENDING = "_perf.parquet"
-COMMITS = {"0.12.0": "095f58a"}
-"""Version of the package → commit of ai-dynamo/aiconfigurator."""
 MAX_BYTES = 2 << 30
 """Maximum unpacked size of a wheel's tables, and of the values of one table."""
 REMEDY = "`seer import aiconfigurator --how` says how to get one"
@@ -74,12 +71,6 @@ TABLES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     name: (shared.pop("family"), shared) for name, shared in _CONTENT["tables"].items()
 }
 """Name of a table (without its ending) → its family, and the values that all its rows share."""
-NONGATED_LAYERS = ((2688, 1856), (1024, 2688), (4096, 2688), (2048, 5120), (8192, 5120))
-"""Hidden and inner size of mixture-of-experts layers without a gate in the experts (Nemotron's)."""
-ALWAYS_GATED = ("0.14.0", "0.19.0", "0.20.0", "0.22.0", "0.5.6.post2", "0.5.10")
-"""Versions of vLLM and SGLang that timed these layers with a gate, as the times show."""
-
-
 _ZIP_ERRORS = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, MemoryError, struct.error)
 """Exceptions that a damaged archive, or a damaged table in it, may raise."""
 
@@ -148,7 +139,7 @@ def read(
     # 2. One frame, cleaned.
     columns = {name: _joined([part[name] for part in parts]) for name in parts[0].columns}
     frame, quality = _cleaned(pd.DataFrame(columns), chosen, left_out)
-    origin = " at ".join(["ai-dynamo/aiconfigurator", *([COMMITS[version]] if version in COMMITS else [])])
+    origin = " at ".join(filter(None, ("ai-dynamo/aiconfigurator", _CONTENT["commits"].get(version))))
     notices = [f"Measurements of {origin}, aiconfigurator-core {version} (Apache-2.0)."]
     notes = (
         f"rows of {_listed(frame['gpu'].value_counts())}",
@@ -217,7 +208,7 @@ def _sources(path: Path) -> tuple[list[SourceTable], str]:
             ]
             infos = [path.name]
         else:
-            root = next((path / name for name in FOLDERS if (path / name).is_dir()), path).resolve()
+            root = next((path / name for name in _CONTENT["folders"] if (path / name).is_dir()), path).resolve()
             sources = [SourceTable(str(f), f.stat().st_size, f.read_bytes) for f in root.rglob(f"*{ENDING}")]
             infos = [each.name for above in root.parents[:3] for each in above.glob(f"{PACKAGE}-*.dist-info")]
     except _ZIP_ERRORS as error:
@@ -305,8 +296,9 @@ def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, object]:
         is_query = (table["op_name"] == "mla_gen_pre").to_numpy()
         n, k = np.where(is_query, 512, 128), np.where(is_query, 128, 512)
         return {"batch": table["num_heads"], "m": table["num_tokens"], "n": n, "k": k}
-    if name == "moe" and version not in ALWAYS_GATED:
-        nongated = pd.MultiIndex.from_frame(table[["hidden_size", "inter_size"]]).isin(NONGATED_LAYERS)
+    if name == "moe" and version not in _CONTENT["always_gated"]:
+        layers = [*map(tuple, _CONTENT["nongated_layers"])]
+        nongated = pd.MultiIndex.from_frame(table[["hidden_size", "inter_size"]]).isin(layers)
         return {"variant": pd.Series(pd.Categorical.from_codes(nongated.astype(np.int8), pd.Index(["", NONGATED])))}
     if name in ("nccl", "oneccl"):
         return {"operator": table["op_name"]}
@@ -341,25 +333,8 @@ def _joined(parts: Sequence[pd.Series]) -> Any:
 # Cleaning: newest versions, repeats, harness floors, spikes and noise. The functions take a frame of one family with
 # the columns of a dataset. Text columns should be pandas categories, which group fast. A *line* is one candidate on
 # problems that differ in the running size only: m of a matrix product, the length of a context, tokens, elements.
-FLOOR_QUANTILE, FLAT_QUANTILE = 0.02, 0.25
-FLOOR_RATIO, FLAT_RATIO, AT_FLOOR = 4.0, 1.6, 2.0
-FLOOR_ROWS = 20
-"""Minimum rows of a candidate for its quantiles."""
-MIN_LINK_SHARE = 0.25
-"""Minimum share of the links' datasheet bandwidth that long messages reach."""
-LONG_US = 1000.0
-"""Minimum time of a long message in µs; latency has a small share of it."""
-SPIKE = 0.08
-"""A time is a spike or a dip if its relative distance from both neighbours, on one side, exceeds this."""
-RUNNING_SIZES = ("m", "query_length", "context_length", "tokens", "elements")
-"""Sizes that change along a line. In a family without any of them, the first size does."""
-NEAR = 4.0
-"""Neighbours count for the noise if the larger running size is at most this multiple of the smaller."""
-NOISE_FACTOR = 1.7
-NOISE_ROWS = 100
-"""Minimum rows of a bucket for its noise."""
-DECADES_US = (0.0, 10.0, 100.0, 1000.0)
-"""Lower ends of the noise's buckets of time, in µs."""
+_RULES = SimpleNamespace(**_CONTENT["cleaning"])
+"""Limits of the cleaning. The TOML file of this module explains them."""
 
 
 def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
@@ -398,26 +373,27 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     names = [name for name in family.setting_names if name in ("operator", "dtype", "phase", "kv_dtype")]
     candidate = ["gpu", "library", "algorithm", *names]
     grouped = frame.groupby(candidate, sort=False, observed=True)
-    low = grouped["time_us"].quantile(FLOOR_QUANTILE)
-    flat = grouped["time_us"].quantile(FLAT_QUANTILE) < FLAT_RATIO * low
-    enough = grouped.size() >= FLOOR_ROWS
+    low = grouped["time_us"].quantile(_RULES.floor_quantile)
+    flat = grouped["time_us"].quantile(_RULES.flat_quantile) < _RULES.flat_ratio * low
+    enough = grouped.size() >= _RULES.floor_rows
     # 2. Flat candidates far above the fastest one of their GPU, operator and phase.
     kernel_group = [name for name in candidate if name in ("gpu", "operator", "phase")]
     minimum = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
-    floors = low[enough & flat & (low > FLOOR_RATIO * minimum)]
+    floors = low[enough & flat & (low > _RULES.floor_ratio * minimum)]
     # 3. Their rows up to twice the floor. The limit of all other candidates is 0.
     code = grouped.ngroup().to_numpy()
-    limit = AT_FLOOR * low.where(low.index.isin(floors.index), 0.0).to_numpy()
+    limit = _RULES.at_floor * low.where(low.index.isin(floors.index), 0.0).to_numpy()
     floored = frame["time_us"].to_numpy() <= limit[code]
     counts = np.bincount(code[floored], minlength=len(low))
-    records = low.round(2).rename("floor_us").reset_index().assign(limit_us=(AT_FLOOR * low).to_numpy(), rows=counts)
+    limits = (_RULES.at_floor * low).to_numpy()
+    records = low.round(2).rename("floor_us").reset_index().assign(limit_us=limits, rows=counts)
     return frame[~floored], records[counts > 0].to_dict("records")
 
 
 def with_peer_access(frame: pd.DataFrame) -> np.ndarray:
     """Return (rows,) False for collectives on a machine whose GPUs have no access to one another.
 
-    On such a (GPU, ranks), no message over `LONG_US` reaches `MIN_LINK_SHARE` of the datasheet's links. Source: eight
+    On such a (GPU, ranks), no message over ``long_us`` reaches ``min_link_share`` of the datasheet's links. Source: 8
     L40S reach 7 % of their PCIe with four libraries; eight RTX PRO 6000, also without NVLink, 39 %.
     """
     if "ranks" not in frame:
@@ -428,8 +404,8 @@ def with_peer_access(frame: pd.DataFrame) -> np.ndarray:
         for kind, size, name, time_us in zip(frame["operator"], sizes, frame["gpu"], frame["time_us"], strict=True)
     ]
     machine = [frame[name] for name in ("gpu", "ranks")]
-    best = pd.Series(shares, frame.index).where(frame["time_us"] > LONG_US).groupby(machine, observed=True)
-    return ~(best.transform("max") < MIN_LINK_SHARE).to_numpy()
+    best = pd.Series(shares, frame.index).where(frame["time_us"] > _RULES.long_us).groupby(machine, observed=True)
+    return ~(best.transform("max") < _RULES.min_link_share).to_numpy()
 
 
 def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.ndarray]:
@@ -437,9 +413,9 @@ def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.nda
 
     A spike is over 8 % slower than both its neighbours along the running size; a dip is over 8 % faster. The line is
     straight in log time over log size. The distance is NaN at the ends of a line, and if the neighbours' sizes differ
-    by more than the factor `NEAR`. Odd m form separate lines: unaligned rows are slower, but not spikes.
+    by more than the factor ``near``. Odd m form separate lines: unaligned rows are slower, but not spikes.
     """
-    running = [name for name in family.size_names if name in RUNNING_SIZES] or [family.size_names[0]]
+    running = [name for name in family.size_names if name in _RULES.running_sizes] or [family.size_names[0]]
     key = [name for name in family.row_key if name not in (*running, "library_version") and name in frame]
     sizes = frame[running].to_numpy(dtype=np.int64)
     subline = sizes[:, -1] - sizes[:, 0]  # tokens in the cache, in phases that fill it
@@ -453,13 +429,13 @@ def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.nda
     inner = np.flatnonzero((line[1:-1] == line[:-2]) & (line[1:-1] == line[2:])) + 1
     before, after = time[inner] - time[inner - 1], time[inner] - time[inner + 1]
     # 2. Spikes: both differences exceed the limit, with the same sign.
-    limit = np.log1p(SPIKE)
+    limit = np.log1p(_RULES.spike)
     spike = np.zeros(len(frame), dtype=bool)
     distance = np.full(len(frame), np.nan)
     spike[order[inner]] = (np.minimum(before, after) > limit) | (np.maximum(before, after) < -limit)
     # 3. The distance from the line through the neighbours.
     span = size[inner + 1] - size[inner - 1]
-    near = (span > 0) & (span <= np.log(NEAR))
+    near = (span > 0) & (span <= np.log(_RULES.near))
     share = ((size[inner] - size[inner - 1])[near]) / span[near]
     distance[order[inner[near]]] = (1 - share) * before[near] + share * after[near]
     return spike, distance
@@ -472,18 +448,19 @@ def noise_of(distance: np.ndarray) -> float:
     1.41 σ, and the median distance to the line through two neighbours is 0.83 σ. So the factor on the median is 1.7.
     """
     distances = np.abs(distance[np.isfinite(distance)])
-    return round(NOISE_FACTOR * float(np.median(distances)), 4) if len(distances) else 0.0
+    return round(_RULES.noise_factor * float(np.median(distances)), 4) if len(distances) else 0.0
 
 
 def noise_records(frame: pd.DataFrame, distance: np.ndarray) -> list[dict[Hashable, Any]]:
-    """Return `noise_of` each (GPU, library, element type, decade of time) with at least `NOISE_ROWS` distances."""
+    """Return `noise_of` each (GPU, library, element type, decade of time) with at least ``noise_rows`` distances."""
     is_finite = np.isfinite(distance)
-    decade = np.searchsorted(DECADES_US, frame["time_us"].to_numpy()[is_finite], side="right") - 1
+    decade = np.searchsorted(_RULES.decades_us, frame["time_us"].to_numpy()[is_finite], side="right") - 1
     bucket = ["gpu", "library", "dtype"]
-    measured = frame.loc[is_finite, bucket].assign(over_us=np.asarray(DECADES_US)[decade], distance=distance[is_finite])
+    over_us = np.asarray(_RULES.decades_us)[decade]
+    measured = frame.loc[is_finite, bucket].assign(over_us=over_us, distance=distance[is_finite])
     grouped = measured.groupby([*bucket, "over_us"], observed=True)["distance"]
     table = grouped.agg(noise=lambda part: noise_of(part.to_numpy()), rows="size").reset_index()
-    return table[table["rows"] >= NOISE_ROWS].to_dict("records")
+    return table[table["rows"] >= _RULES.noise_rows].to_dict("records")
 
 
 def _codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:

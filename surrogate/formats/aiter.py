@@ -24,49 +24,50 @@ from surrogate.features.elementwise import MAX_INT32
 from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families.moe import NONGATED
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.gpu import gpu_of_architecture
 from surrogate.features.problem import ELEMENTS, setting
-from surrogate.formats import Format, Option
+from surrogate.formats import Format, Option, imported
 from surrogate.formats.foreign_file import Paths, ReadLimits
-from surrogate.formats.imported import Imported, check_columns, csv_table, family_rows, fastest, plural, rows_within
 
 _NAMES: dict[str, Any] = read_toml(__file__)
 """Names in the files → names of this package. The TOML file of this module explains them."""
-SIZES = {
-    "gemm": ["batch", "m", "n", "k"],
-    "moe": ["tokens", "hidden", "inter", "experts", "topk", "tensor_parallel", "expert_parallel"],
-}
+SIZES: dict[str, list[str]] = _NAMES["sizes"]
 """Operator → its sizes. Sizes that a file lacks are 1."""
 
 
-def read(paths: Paths, *, gpu: str | None = None, dtype: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
+def read(
+    paths: Paths, *, gpu: str | None = None, dtype: str | None = None, **limits: Unpack[ReadLimits]
+) -> imported.Imported:
     """Read tables of matrix products or of fused experts; ``gpu`` and ``dtype`` are of the files that lack them.
 
     Raises `InputError` with the file for a column, a board or an element type that is missing.
     """
     left_out = Counter[str]()
+    notes = list[str]()
     if dtype:
         dtype = setting("dtype", dtype)
         check_choice("dtype", dtype, ELEMENTS)
-    rows = pd.concat([_frame(Path(path), gpu, dtype, left_out, limits) for path in paths], ignore_index=True)
-    notes = tuple(f"left out: {plural(count, 'row')}, {why}" for why, count in (+left_out).items())
+    rows = pd.concat([_frame(Path(path), gpu, dtype, (left_out, notes), limits) for path in paths], ignore_index=True)
+    notes += imported.left_out_notes(left_out, "row")
     if rows.empty:
         raise InputError(f"{paths[0]}: no measurement; {'; '.join(notes) or 'it has no rows'}")
     key = ["gpu", "operator", "dtype", "variant", *(name for sizes in SIZES.values() for name in sizes if name in rows)]
-    return Imported(family_rows(fastest(rows, key)), candidates="listed", notes=notes)
+    return imported.Imported(imported.family_rows(imported.fastest(rows, key)), candidates="listed", notes=tuple(notes))
 
 
 _DTYPE = Option("Element type of aiter's products, if neither a column nor the file's name has it.", "D")
 FORMAT = Format("aiter", "tuned matrix products and experts of AMD's aiter", read, extra_options={"dtype": _DTYPE})
 
 
-def _frame(path: Path, gpu: str | None, dtype: str | None, left_out: Counter[str], limits: ReadLimits) -> pd.DataFrame:
-    """Return the measurements of a file as input of `family_rows`. ``left_out`` counts the other rows by reason."""
-    table = csv_table(path, "aiter's table", limits)
+def _frame(
+    path: Path, gpu: str | None, dtype: str | None, omissions: tuple[Counter[str], list[str]], limits: ReadLimits
+) -> pd.DataFrame:
+    """Return the measurements of a file as input of `family_rows`. ``omissions`` count other rows, and note doubts."""
+    left_out, notes = omissions
+    table = imported.csv_table(path, "aiter's table", _NAMES["numbers"], notes, limits)
     operator = "moe" if "token" in table else "gemm"
     if operator == "moe" and "us" not in table and {"us1", "us2"} <= {*table}:
         table["us"] = table[["us1", "us2"]].apply(pd.to_numeric, errors="coerce").sum(axis=1, skipna=False)
-    check_columns(table, path, _NAMES["needed"][operator])
+    imported.check_columns(table, path, _NAMES["needed"][operator])
     table["types"] = _element_types(table, path, operator, dtype)
     table["board"] = _boards(table, path, gpu)
     frame = table.rename(columns=_NAMES["columns"])
@@ -75,7 +76,7 @@ def _frame(path: Path, gpu: str | None, dtype: str | None, left_out: Counter[str
     sizes = SIZES[operator]
     numbers = frame[[*sizes, "time_us"]].apply(pd.to_numeric, errors="coerce")
     in_range = numbers[sizes].ge(1) & numbers[sizes].le(MAX_INT32) & (numbers[sizes] % 1 == 0)
-    kept = rows_within(
+    kept = imported.rows_within(
         {
             "a time of 0 is no measurement": (numbers["time_us"] > 0).to_numpy(),
             "a size is no whole number above 0": in_range.all(axis=1).to_numpy(),
@@ -122,9 +123,11 @@ def _boards(table: pd.DataFrame, path: Path, gpu: str | None) -> Any:
         if gpu is None:
             raise InputError(f"{path}: the columns gfx and cu_num, which name the board, are missing; give --gpu")
         return gpu_by_name(gpu).name
-    names = {}
-    for architecture, units in table[["gfx", "cu_num"]].drop_duplicates().itertuples(index=False):
-        names[architecture, units] = ""
-        with suppress(InputError, ValueError):
-            names[architecture, units] = gpu_of_architecture(architecture, int(units))
-    return [names[pair] for pair in zip(table["gfx"], table["cu_num"], strict=True)]
+    pairs = table["gfx"] + ":" + table["cu_num"]
+    return pairs.map({pair: _board(pair) for pair in pairs.unique()})
+
+
+def _board(architecture_and_units: str) -> str:
+    with suppress(InputError):
+        return gpu_by_name(architecture_and_units).name
+    return ""

@@ -10,7 +10,6 @@ cudnnFind). Such a benchmark gives its kernels and no time. Add files of the sam
 only the refusals become rows. A file lists kernels by name, so ``kernel_index`` is not the launch order.
 """
 
-import json
 import math
 import re
 from pathlib import Path
@@ -23,9 +22,11 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
-from surrogate.formats.nvprof import TIME_US, metric
+from surrogate.formats.nvprof import metric
+from surrogate.formats.printed import TIME_US
+from surrogate.formats.tuned import readable
 
 
 def read(
@@ -72,20 +73,13 @@ FORMAT = Format("cudnn-scope", "google-benchmark JSON of cudnn_scope / dlperf", 
 
 def _benchmarks(path: Path, data: bytes) -> tuple[list[object], bool]:
     """Return the list ``benchmarks``, and whether the file ends within it (as after a killed run)."""
-    text = data.decode("utf-8-sig", "replace")
-    try:
-        document = json.loads(text)
-        is_cut = False
-    except (ValueError, RecursionError) as error:
+    with readable(path, "give the file that google-benchmark's --benchmark_out named"):
         try:
-            document = json.loads(text[: text.rfind("},") + 1] + "]}")
-            is_cut = True
-        except (ValueError, RecursionError):
-            raise InputError(f"{path} is not JSON ({error}); give google-benchmark's --benchmark_out") from None
-    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
-    if not isinstance(benchmarks, list):
-        raise InputError(f"{path} has no list 'benchmarks'; give google-benchmark's --benchmark_out file")
-    return benchmarks, is_cut
+            return [*parsed_json(data, "replace")["benchmarks"]], False
+        except ValueError:
+            if b"}," not in data:
+                raise
+            return [*parsed_json(data[: data.rfind(b"},") + 1] + b"]}", "replace")["benchmarks"]], True
 
 
 def _only(path: Path, what: str, values: pd.Series, option: str) -> str:
@@ -148,7 +142,7 @@ def _row(benchmark: object, where: str) -> dict[str, object] | None:
     is_second = "input[0]" in arguments
     unit = benchmark.get("time_unit", "ns")
     if not isinstance(unit, str) or unit not in TIME_US:
-        raise InputError(f"{where}: time unit {unit!r} is unknown; known: {', '.join(TIME_US)}")
+        raise InputError(f"{where}: time unit {unit!r} is unknown; known: {', '.join([*TIME_US][:4])}")
     time_us = _number(benchmark, "real_time", where) * TIME_US[unit]
     ok = not benchmark.get("error_occurred") and math.isfinite(time_us) and time_us > 0
     refused = any(word in str(benchmark.get("error_message", "")) for word in _REFUSALS)

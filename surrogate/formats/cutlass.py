@@ -24,7 +24,8 @@ from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
-from surrogate.formats.imported import Imported, plural
+from surrogate.formats.imported import Imported, left_out_notes
+from surrogate.formats.printed import NumberStyle, cells_of, delimiter_of
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, tuned
 
 _NAMES: dict[str, Any] = read_toml(__file__)
@@ -42,7 +43,8 @@ _Row = dict[str, str]
 def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
     """Read the rows of one kernel. ``name`` chooses among kernels. Raises `InputError` with the file."""
     left_out = Counter[str]()
-    rows = [(_kernel(row), path, row) for path in map(Path, paths) for row in _rows(path, left_out, limits)]
+    notes = list[str]()
+    rows = [(_kernel(row), path, row) for path in map(Path, paths) for row in _rows(path, left_out, notes, limits)]
     kernel = one_kernel({each for each, _, _ in rows}, name, paths[0])
     chosen = [(path, row) for each, path, row in rows if each == kernel]
     values = {each: {row.get(each, "") for _, row in chosen} for each in (*_NAMES["sizes"], *_NAMES["settings"])}
@@ -56,7 +58,7 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
         problem |= {setting: row.get(setting) or "none" for setting in settings}
         problem |= {size: checked_int(str(path), size, number(row.get(size) or "1"), 0) for size in sizes}
         outcomes += _outcome(problem, row, left_out)
-    notes = [f"left out: {plural(count, 'row')}, {why}" for why, count in left_out.items()]
+    notes += left_out_notes(left_out, "row")
     described = TunedKernel(kernel, sizes, ["dtype", *settings], formulas=_formulas(chosen[0][1], sizes))
     return tuned(described, outcomes, paths[0], notes)
 
@@ -64,23 +66,28 @@ def read(paths: Paths, *, gpu: str, name: str | None = None, **limits: Unpack[Re
 FORMAT = Format("cutlass", "CUTLASS's profiler: kernels of its library and their tiles", read)
 
 
-def _rows(path: Path, left_out: Counter[str], limits: ReadLimits) -> Iterator[_Row]:
-    """Yield the rows below each header of a table or of the profiler's printed output."""
+def _rows(path: Path, left_out: Counter[str], notes: list[str], limits: ReadLimits) -> list[_Row]:
+    """Return the rows below each header of a table or of the profiler's printed output."""
     header: list[str] = []
-    count = 0
+    rows: list[_Row] = []
+    delimiter = ","
     for _, line in read_lines(path, **limits):
-        cells = [cell.strip().strip('"') for cell in line.split(",")]
+        delimiter = delimiter_of(line) if "operationkind" in line.lower() else delimiter
+        cells = cells_of(line, delimiter)
         names = [cell if cell in _OPERANDS else cell.lower() for cell in cells]
         if {*names} >= _NEEDED:
             header = names
         elif header and len(cells) == len(header):
-            count += 1
-            yield dict(zip(header, cells, strict=True))
+            rows.append(dict(zip(header, cells, strict=True)))
         elif header and len(cells) > 1:
             left_out[f"they do not have the {len(header)} columns of the header"] += 1
-    if not count:
+    if not rows:
         needed = "no row below a header with OperationKind, Operation, Status and Runtime"
         raise InputError(f"{path}: {needed}; give the file of `cutlass_profiler --output=NAME.csv`")
+    style = NumberStyle(str(path), delimiter=delimiter)
+    rows = style.of_rows(rows)
+    notes += style.notes
+    return rows
 
 
 def _kernel(row: _Row) -> str:

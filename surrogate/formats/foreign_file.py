@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features.errors import InputError, require_regular
@@ -163,11 +163,14 @@ def read_bytes(path: str | Path, **limits: Unpack[ReadLimits]) -> bytes:
     return content.getvalue()
 
 
-def parsed_json(content: bytes) -> Any:
-    """Return the value of a JSON document. Raises `ValueError` if it is none, or has over `MAX_JSON_NODES` nodes."""
+def parsed_json(content: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
+    """Return the value of a JSON document; ``errors`` is the treatment of undecodable bytes.
+
+    Raises `json.JSONDecodeError` or `RecursionError` if it is none, `ValueError` for over `MAX_JSON_NODES` nodes.
+    """
     if content.count(b"{") + content.count(b"[") > MAX_JSON_NODES:
         raise ValueError(f"over {MAX_JSON_NODES:,} objects and lists")
-    return json.loads(content)
+    return json.loads(content.decode(json.detect_encoding(content), errors))
 
 
 def read_lines(path: str | Path, **limits: Unpack[ReadLimits]) -> Iterator[tuple[int, str]]:

@@ -1,11 +1,11 @@
 """The result of a reader (`Imported`), and the columns that several readers fill."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from surrogate.features.families import CONV, FAMILIES, FAMILY_OF_KIND
 from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.foreign_file import ReadLimits, read_lines
+from surrogate.formats.printed import NumberStyle, delimiter_of
 
 KEY_COLUMNS = CONV.row_key
 """The columns that identify one row of a convolution."""
@@ -94,19 +95,25 @@ def fastest(rows: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     return rows.iloc[np.argsort(rows["time_us"].to_numpy(), kind="stable")].drop_duplicates(key).sort_index()
 
 
-def csv_table(path: Path, whose: str, limits: ReadLimits) -> pd.DataFrame:
+def csv_table(path: Path, whose: str, numbers: Collection[str], notes: list[str], limits: ReadLimits) -> pd.DataFrame:
     """Return a CSV file with a header as texts, without blank lines; its index counts the lines below the header.
 
+    The columns in ``numbers`` are rewritten as Python reads them; ``notes`` get a doubt about their decimal mark.
     Raises `InputError` if it is not CSV.
     """
-    content = StringIO("\n".join(line for _, line in read_lines(path, **limits)) or "nothing")
+    lines = [line for _, line in read_lines(path, **limits)] or ["nothing"]
+    style = NumberStyle(str(path), delimiter=delimiter_of(lines[0]) or ",")
+    how: dict[str, Any] = {"sep": style.delimiter, "skipinitialspace": True, "skip_blank_lines": False}
     try:
-        table = pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True, skip_blank_lines=False)
+        table = pd.read_csv(StringIO("\n".join(lines)), dtype=str, keep_default_na=False, **how)
         if not isinstance(table.index, pd.RangeIndex):
             raise ValueError("line 2: more values than columns")
     except ValueError as error:  # a ParserError is one
         raise InputError(f"{path} is not CSV ({error}); give {whose}") from None
-    return table[~(table.isna() | (table == "")).all(axis=1)]
+    table = table.fillna("")[~(table.isna() | (table == "")).all(axis=1)]
+    rows = style.of_rows(table[[name for name in table if name in numbers]].to_dict("records"))
+    notes += style.notes
+    return table.assign(**pd.DataFrame(rows, table.index))
 
 
 def check_columns(table: pd.DataFrame, path: Path, needed: Sequence[str]) -> None:
@@ -141,6 +148,11 @@ def rows_within(rules: Mapping[str, np.ndarray], left_out: Counter[str]) -> np.n
         left_out[reason] += int((kept & ~holds).sum())
         kept = kept & holds
     return kept
+
+
+def left_out_notes(left_out: Counter[str], noun: str) -> list[str]:
+    """Return a sentence for each reason to leave out lines or rows."""
+    return [f"left out: {plural(count, noun)}, {why}" for why, count in left_out.items() if count]
 
 
 def plural(count: int, noun: str) -> str:

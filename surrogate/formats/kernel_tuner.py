@@ -24,14 +24,12 @@ from typing import Any, NamedTuple, Unpack
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import Imported, plural
+from surrogate.formats.printed import TIME_US
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, readable, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
-_UNIT = re.compile(r"\s*(?:(n|nano)|(u|µ|μ|micro)|(m|mill?i))?s(?:ec(?:ond)?s?)?\s*", re.IGNORECASE)
-_GROUPS_MS = {1: 1e-6, 2: 1e-3, 3: 1.0, None: 1e3}
-"""Group of `_UNIT` that matched → milliseconds."""
 _MAX_RATIO = 10.0
 """Maximum ratio of a time to its longest run. If units contradict each other, the ratio is 1,000 or more."""
 _TIME = re.compile(r"^time$|duration$", re.IGNORECASE)
@@ -100,12 +98,12 @@ FORMAT = Format("kernel-tuner", "Kernel Tuner's caches, T4, T1 files and lists; 
 
 def _files(path: Path, gpu: str | None, notes: list[str], limits: ReadLimits) -> list[_File]:
     """Read one file; KTT's JSON may hold several kernels. Raises `InputError` for a file of another kind."""
-    text = read_bytes(path, **limits).decode("utf-8-sig", "replace")
+    data = read_bytes(path, **limits)
     with readable(path, "give a cache, T4 or T1 file of Kernel Tuner, its list of results, or KTT's JSON"):
         try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
-            content = _complete_part(text)
+            content = parsed_json(data, "replace")
+        except (json.JSONDecodeError, RecursionError):
+            content = _complete_part(data.decode("utf-8-sig", "replace"))
             count = plural(len(content["cache"]), "complete configuration")
             notes.append(f"{path.name}: the file is cut off; {count} read")
         if isinstance(content, list):
@@ -192,7 +190,7 @@ def _time(result: dict[str, Any]) -> dict[str, Any]:
     """Return the measured time: the first objective with a unit or name of a time, otherwise one with its name."""
     measured = {str(each["name"]): each for each in result.get("measurements") or ()}
     given = [name for name in result.get("objectives") or () if name in measured]
-    times = [name for name in given if "time" in name.lower() or _UNIT.fullmatch(str(measured[name].get("unit")))]
+    times = [name for name in given if "time" in name.lower() or _unit_us(measured[name].get("unit"))]
     return next((measured[name] for name in (*times, *filter(_TIME.search, measured))), {})
 
 
@@ -232,7 +230,11 @@ def _sizes(path: Path, problem_size: object) -> dict[str, int]:
 
 def _ms(path: Path, time: Any, unit: Any) -> Any:
     """Return a time in ms; a value that is not a time is returned unchanged. An empty unit is ms."""
-    matched = _UNIT.fullmatch(str(unit or "ms"))
-    if matched is None:
+    unit_us = _unit_us(unit or "ms")
+    if unit_us is None:
         raise InputError(f"{path}: time unit {str(unit)[:40]!r} is unknown; known: ns, us, ms, s and their full names")
-    return time * _GROUPS_MS[matched.lastindex] if is_time(time) else time
+    return time * unit_us / 1e3 if is_time(time) else time
+
+
+def _unit_us(unit: Any) -> float | None:
+    return TIME_US.get(str(unit).strip().lower())

@@ -48,6 +48,13 @@ def imported_launches(
     return imported.Imported(rows, kernels, notes=(*notes, *left_out))
 
 
+def check_permission(message: str, where: str) -> None:
+    """Raise `InputError` for a profiler's message that it was not permitted to count."""
+    if "ERR_NVGPUCTRPERM" in message or "permission to access" in message.lower():
+        remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN"
+        raise InputError(f"{where}: the profiler lacked the permission to count; {remedy}")
+
+
 def join(runs: Runs, metrics: Runs, averages: list[LaunchRow]) -> tuple[list[LaunchRow], list[str]]:
     """Return (launch records with their metrics, notes). ``run`` numbers the repeats.
 

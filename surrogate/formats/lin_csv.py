@@ -16,10 +16,11 @@ from surrogate.features.errors import InputError, check_choice
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Paths, ReadLimits
 from surrogate.formats.imported import Imported, check_columns, csv_table, family_rows
+from surrogate.formats.printed import TIME_US
 
 _SIZES = {"batch": "batch_size", "m": "M", "n": "N", "k": "K"}
 _COLUMNS = ("kernel_name", "kernel_runtime", *_SIZES.values())
-_UNITS_US = {"us": 1.0, "ms": 1e3, "ns": 1e-3}
+_UNITS_US = {name: TIME_US[name] for name in ("us", "ms", "ns")}
 _MAX_TFLOPS = 5000.0
 _MIN_TFLOPS = 0.02
 _LARGE_FLOPS = 1e10
@@ -31,17 +32,18 @@ def read(paths: Paths, *, gpu: str, time_unit: str = "us", **limits: Unpack[Read
     Other columns are kept as text. Raises `InputError` with file and line, and if a time means an impossible rate.
     """
     check_choice("time unit", time_unit, _UNITS_US)
-    kernels = pd.concat([_frame(Path(path), _UNITS_US[time_unit], limits) for path in paths], ignore_index=True)
+    notes = [f"kernel_runtime is read in {time_unit}"]
+    kernels = pd.concat([_frame(Path(path), _UNITS_US[time_unit], notes, limits) for path in paths], ignore_index=True)
     rows = family_rows(kernels.assign(operator="gemm", gpu=gpu, library="cublas", origin="lin_csv"))
-    return Imported(rows, candidates="listed", notes=(f"kernel_runtime is read in {time_unit}",))
+    return Imported(rows, candidates="listed", notes=tuple(notes))
 
 
 _UNIT = Option("Unit of lin-csv's kernel_runtime (default us).", choices=tuple(_UNITS_US))
 FORMAT = Format("lin-csv", "GEMM times of the recommendation-model notebook", read, extra_options={"time_unit": _UNIT})
 
 
-def _frame(path: Path, unit_us: float, limits: ReadLimits) -> pd.DataFrame:
-    table = csv_table(path, "the notebook's CSV file", limits)
+def _frame(path: Path, unit_us: float, notes: list[str], limits: ReadLimits) -> pd.DataFrame:
+    table = csv_table(path, "the notebook's CSV file", _COLUMNS[1:], notes, limits)
     check_columns(table, path, _COLUMNS)
     for column in _COLUMNS[1:]:
         values = pd.to_numeric(table[column], errors="coerce")

@@ -29,14 +29,12 @@ from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.launches import LaunchRow, LogOptions, imported_launches
-from surrogate.formats.nvprof import TIME_US
-from surrogate.formats.printed import DELIMITERS, NumberStyle, ruled_columns
+from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
+from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, delimiter_of, ruled_columns
 
 Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
 
-_TIME_US = TIME_US | {f"{unit}econd": scale for unit, scale in TIME_US.items()} | {"µs": 1.0, "μs": 1.0}
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
 
@@ -93,8 +91,8 @@ def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
     for name in names:
         if name in metrics:
             unit, value = metrics[name]
-            if unit in _TIME_US:
-                return value * _TIME_US[unit]
+            if unit in TIME_US:
+                return value * TIME_US[unit]
             match = _PREFIXED.fullmatch(unit)
             scaled = value * _PREFIX[match[1]] if match else value
             if math.isfinite(scaled):
@@ -190,7 +188,7 @@ class _NcuExport:
             elif not header:
                 columns = (ruled_columns(line) or columns) if line.strip() else []
                 if not columns and _TURNED.match(line):
-                    turned.append(_cells(line)[0])
+                    turned.append(cells_of(line))
                 elif self._launches and len(columns) == 3:
                     self._add_metric(self._launches[-1], *(line[column].strip() for column in columns))
             elif cells := next(csv.reader(chain([line], lines), delimiter=delimiter)):  # a row may have several lines
@@ -215,9 +213,7 @@ class _NcuExport:
                 yield line.replace("\0", "") + "\n"
                 continue
             where = f"{self.name}, line {number}"
-            if "ERR_NVGPUCTRPERM" in line:
-                remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give the container"
-                raise InputError(f"{where}: ncu was not permitted to count; {remedy} CAP_SYS_ADMIN")
+            check_permission(line, where)
             if "Profiling is not supported on device" in line:
                 raise InputError(f"{where}: {line.strip('= ')[:120]}; use another GPU, or a newer ncu")
 
@@ -275,7 +271,7 @@ class _NcuExport:
             return None
         if not re.fullmatch(r"\d+\.?\d*(?:[eE][+-]?\d+)?", normalised, re.ASCII):
             raise InputError(f"{self.name}: {name} is {text[:40]!r}; export it under LC_ALL=C")
-        if name in _NAMES["time_us"] and unit not in _TIME_US:
+        if name in _NAMES["time_us"] and unit not in TIME_US:
             raise InputError(f"{self.name}: {name} has no unit of time ({unit[:20]!r}); export the report again")
         return float(normalised)
 
@@ -284,16 +280,9 @@ def _header(line: str) -> tuple[list[str], dict[str, str], str] | None:
     """Return the columns, their units and the delimiter of a header; None for another line."""
     if not any(name in line for name in _KERNEL_NAMES):
         return None
-    cells, delimiter = _cells(line)
-    header, units = _names(cells)
+    header, units = _names(cells_of(line))
     is_table = "ID" in header or ("Metric Name" not in header and not METRICS.isdisjoint(header))
-    return (header, units, delimiter) if is_table else None
-
-
-def _cells(line: str) -> tuple[list[str], str]:
-    """Return the cells of a line of CSV, and its delimiter."""
-    delimiter = next((mark for mark in DELIMITERS if mark in line), ",")
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))], delimiter
+    return (header, units, delimiter_of(line) or ",") if is_table else None
 
 
 def _names(cells: Iterable[str]) -> tuple[list[str], dict[str, str]]:

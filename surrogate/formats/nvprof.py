@@ -21,7 +21,6 @@ Nsight Systems has the same tables. CSV and the aligned text of --format column 
 A file may hold several tables. Numbers of another locale, such as 1.234,5, are read if the file's numbers show it.
 """
 
-import csv
 import math
 import re
 from collections.abc import Iterator
@@ -35,8 +34,8 @@ from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, chunks, read_lines
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.launches import LaunchRow, LogOptions, imported_launches
-from surrogate.formats.printed import DELIMITERS, NumberStyle, ruled_columns
+from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
+from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, delimiter_of, ruled_columns
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
@@ -116,7 +115,7 @@ class _Table:
     def cells(self, line: str) -> list[str]:
         """Return the texts of a row."""
         if self.delimiter:
-            return _cells(line, self.delimiter)
+            return cells_of(line.strip(" |"), self.delimiter)
         return [line[column] for column in self.columns] or _GAP.split(line.strip(), len(self.header) - 1)
 
 
@@ -175,7 +174,7 @@ class _Log:
             if number == 1 and text.startswith("SQLite format 3"):
                 raise database_error(self.path)
             if text.startswith("=="):
-                _check_message(text, where)
+                check_permission(text, where)
                 if text.endswith((" result:", "API calls:")):
                     table = None
                     # nvprof before CUDA 9 names the type here
@@ -281,19 +280,6 @@ class _Log:
         self.averages[-1][column] = value
 
 
-def _check_message(text: str, where: str) -> None:
-    if "ERR_NVGPUCTRPERM" in text or "permission to access" in text.lower():
-        remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run as root"
-        raise InputError(f"{where}: nvprof lacked the permission to count; {remedy}")
-
-
-def _cells(text: str, delimiter: str) -> list[str]:
-    try:
-        return next(csv.reader([text.strip(" |")], delimiter=delimiter))
-    except csv.Error:
-        return []
-
-
 def _header(text: str, caption: str) -> _Table | None:
     """Return the table with the header ``text``; None if ``text`` is no header.
 
@@ -302,19 +288,20 @@ def _header(text: str, caption: str) -> _Table | None:
     words = ("Name|Kernel|Operation", "Time|Duration|Metric|Context")
     if text[:1].isdigit() or not all(re.search(word, text) for word in words):
         return None  # a fast path for most lines: every header has these words
-    delimiter = next((mark for mark in DELIMITERS if mark in text), "")
-    cells = _cells(text, delimiter) if delimiter else _GAP.split(text)
+    delimiter = delimiter_of(text)
+    cells = cells_of(text.strip(" |"), delimiter) if delimiter else _GAP.split(text)
     header, units, is_nsys = [], {}, False
-    for cell in (cell.strip().replace(" (", "(") for cell in cells):
+    for cell in (cell.replace(" (", "(") for cell in cells):
         base, _, unit = cell.removesuffix(")").rpartition("(")
-        unit = _UNITS.get(unit, "")
+        unit = unit if unit in TIME_US else ""
         alias = _NSYS.get(re.sub(r"[\s_]", "", base if unit else cell).lower())
         is_nsys |= alias is not None
         header.append(alias or _TEXT_NAMES.get(cell) or (base if unit else cell))
         units |= {header[-1]: unit} if unit else {}
     names = set(header)
     if is_nsys:
-        unit = _UNITS.get(caption.rpartition("(")[2].rstrip("):"), "ns")
+        unit = caption.rpartition("(")[2].rstrip("):")
+        unit = unit if unit in TIME_US else "ns"
         units = dict.fromkeys(("Time", "Avg", "Min", "Max", "Start", "Duration"), unit) | units
     if {"Start", "Duration", "Name"} <= names:
         return _Table("trace", header, delimiter, units, is_nsys)
@@ -339,7 +326,6 @@ def _caption(table: _Table, text: str) -> bool:
 
 
 # Formats of nvprof's values: `466.21ms`, `1.1152KB`, `99.3%`, `199.4GB/s`, `Low (1)`.
-TIME_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 SIZE_BYTES = {"B": 1.0, "KB": 1024.0, "MB": 1024.0**2, "GB": 1024.0**3}
 """nvprof's sizes are binary; its rates are decimal."""
 _RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
@@ -348,8 +334,8 @@ _LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
 _TABLE: dict[str, dict[str, str]] = read_toml(__file__)
 _COLUMNS = _TABLE["columns"]
 """nvprof metric → kernel table column. Other metrics keep their name, with the suffix of their unit."""
-_NSYS, _UNITS = _TABLE["nsys"], _TABLE["units"]
-"""Column of `nsys stats` → nvprof's column, and its unit → nvprof's."""
+_NSYS = _TABLE["nsys"]
+"""Column of `nsys stats` → nvprof's column."""
 
 
 def count(name: str, text: str, where: str) -> int:
@@ -389,5 +375,5 @@ def scaled(text: str, unit: str, scales: dict[str, float], where: str) -> float:
     scale = scales.get(match[2] or unit) if match else None
     if match is None or scale is None or not math.isfinite(float(match[1]) * scale):
         value = f"{text} {unit}".strip()[:40]
-        raise InputError(f"{where}: the value is {value!r}; give a number with a unit of {', '.join(scales)}")
+        raise InputError(f"{where}: the value is {value!r}; give a number with a unit of {', '.join([*scales][:4])}")
     return float(match[1]) * scale

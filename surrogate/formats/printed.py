@@ -1,8 +1,10 @@
-"""Printed tables: numbers of another locale, and the columns below a ruler."""
+"""Printed tables: their cells, units of time, numbers of another locale, and the columns below a ruler."""
 
+import csv
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from surrogate.features.errors import InputError
 
@@ -15,6 +17,10 @@ _BODY = {
     for mark, other in (".,", ",.")
 }
 _MARK_NAMES = {".": "point", ",": "comma"}
+_SCALES_US = {"": 1e6, "m": 1e3, "u": 1.0, "n": 1e-3, "milli": 1e3, "mili": 1e3, "nano": 1e-3}
+_SCALES_US |= dict.fromkeys(("µ", "μ", "micro"), 1.0)
+TIME_US = {f"{p}{word}": us for word in ("s", "sec", "second", "seconds", "secs") for p, us in _SCALES_US.items()}
+"""Unit of time, short or in full, → µs."""
 
 
 @dataclass(slots=True)
@@ -29,6 +35,8 @@ class NumberStyle:
     evidence: dict[str, str] = field(default_factory=dict)
     """Decimal mark → the first number that only this mark explains."""
     undecided: str = ""
+    delimiter: str = ""
+    """The delimiter of a table, if it shows that no number has a decimal comma."""
 
     def see(self, text: str) -> None:
         """Take a number as evidence, with or without a unit. Any other text is ignored."""
@@ -58,13 +66,33 @@ class NumberStyle:
         integer, point, decimals = match[2].partition(mark)
         return match[1] + re.sub(r"\D", "", integer) + "." * bool(point) + decimals + match[3]
 
+    def of_rows(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return all rows of a table with normalised texts."""
+        for row in rows:
+            for text in row.values():
+                self.see(text)
+        return [{name: self.normalised(text) for name, text in row.items()} for row in rows]
+
     @property
     def notes(self) -> list[str]:
         """One sentence if the file does not decide the decimal mark."""
-        if self.evidence or not self.undecided:
+        if self.evidence or not self.undecided or (self.delimiter == "," and "," not in self.undecided):
             return []
         assumed = f"{self.undecided!r} is read with a decimal point and commas between thousands"
         return [f"{self.file}: no number shows the decimal mark; {assumed}; LC_ALL=C makes sure"]
+
+
+def delimiter_of(line: str) -> str:
+    """Return the delimiter of a table by its header; "" for a line without one."""
+    return next((mark for mark in DELIMITERS if mark in line), "")
+
+
+def cells_of(line: str, delimiter: str = "") -> list[str]:
+    """Return the cells of a line of CSV without blanks around them; none if it is not CSV."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter or delimiter_of(line) or ","), ())]
+    except csv.Error:
+        return []
 
 
 def ruled_columns(line: str) -> list[slice]:

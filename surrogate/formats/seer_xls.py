@@ -191,16 +191,9 @@ def _counters(cells: list[float], where: str) -> dict[str, float]:
     for name, level in (("fp32", fp32_level), ("dram", dram_level)):
         if not 0 <= level <= _LEVELS:
             raise InputError(f"{where}: {name} utilisation is {level:g}; nvprof's levels go from 0 to 10")
-    return {
-        "blocks": blocks,
-        "b_max": b_max,
-        "waves": ceil(blocks / b_max),
-        "fp32_instructions": instructions,
-        "dram_read_transactions": reads,
-        "dram_write_transactions": writes,
-        "fp32_utilization_pct": fp32_level * 100 / _LEVELS,
-        "dram_utilization_pct": dram_level * 100 / _LEVELS,
-    }
+    percents = (level * 100 / _LEVELS for level in (fp32_level, dram_level))
+    counted = (blocks, b_max, ceil(blocks / b_max), instructions, reads, writes, *percents)
+    return dict(zip(KERNEL_NUMBERS[KERNEL_NUMBERS.index("blocks") :], counted, strict=False))
 
 
 # The algorithm-pick workbook (and Test-set-II's): the times of all eight algorithms of each problem.
@@ -238,15 +231,11 @@ def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, o
         for name, time_ms in zip(names, times_ms, strict=True):
             if time_ms > 0:
                 _check_possible(conv, name, where)
-            rows.append(
-                {
-                    **imported.conv_sizes(conv),
-                    "algorithm": name,
-                    "status": "ok" if time_ms > 0 else "failed",
-                    "time_us": time_ms * 1000 if time_ms > 0 else nan,
-                    "heuristic_algorithm": heuristic,
-                }
+            measured = (
+                {"status": "ok", "time_us": time_ms * 1000} if time_ms > 0 else {"status": "failed", "time_us": nan}
             )
+            identity = {**imported.conv_sizes(conv), "algorithm": name}
+            rows.append({**identity, **measured, "heuristic_algorithm": heuristic})
     if not rows:
         raise InputError(f"{sheet.path}: no row below the header; give one row per problem")
     notes = [f"{sheet.path.name}: times have a resolution of 0.01 ms"]

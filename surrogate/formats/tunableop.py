@@ -29,7 +29,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.gpu import gpus
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
-from surrogate.formats.imported import UNKNOWN_VERSION, Imported, family_rows, plural
+from surrogate.formats.imported import UNKNOWN_VERSION, Imported, family_rows, left_out_notes
 from surrogate.formats.tuned import is_time, number
 
 _DTYPES: dict[str, list[str]] = read_toml(__file__)["dtypes"]
@@ -50,7 +50,7 @@ def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) 
     """
     left_out = Counter[str]()
     rows = pd.DataFrame([row for path in map(Path, paths) for row in _rows(path, gpu, left_out, limits)])
-    notes = tuple(f"left out: {plural(count, 'line')}, {why}" for why, count in left_out.items())
+    notes = tuple(left_out_notes(left_out, "line"))
     if rows.empty:
         raise InputError(f"{paths[0]}: no measurement; {'; '.join(notes) or 'give tunableop_results*.csv'}")
     return Imported(family_rows(rows), candidates="listed", notes=notes)

@@ -30,6 +30,12 @@ def test_rows_belong_to_the_gemm_family(tmp_path: Path) -> None:
     assert imported.rows["kernel_name"].tolist() == ["volta_sgemm_128x64_nn(float*, int)", "sgemm"]
 
 
+@pytest.mark.parametrize("row", ["sgemm;1.345,5;1;1.024;1024;2048", 'sgemm,"1,345.5",1,"1,024",1024,2048'])
+def test_numbers_of_other_locales_are_read(tmp_path: Path, row: str) -> None:
+    header = HEADER.replace(",", ";") if ";" in row else HEADER
+    assert read(tmp_path, header, row).rows[["m", "time_us"]].to_numpy().tolist() == [[1024, 1345.5]]
+
+
 def test_times_in_a_wrong_unit_are_refused(refused, tmp_path: Path) -> None:
     in_ms, in_ns = ROW.replace("345.5", "0.3455"), "sgemm,345500000,1,2048,2048,2048"
     with refused("TFLOP/s; if they are in ms"):

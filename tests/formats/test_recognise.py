@@ -21,7 +21,7 @@ CONFIG = b'{"architectures": ["LlamaForCausalLM"], "hidden_size": 64}'
     [
         (TUNABLE, "import tensile -o o.csv", "`seer import tunableop`"),
         (b"\xef\xbb\xbf" + TUNABLE, "import nvprof --gpu v100 -o o.csv", "`seer import tunableop`"),
-        (gzip.compress(TUNABLE), "data check", "`seer import tunableop`"),
+        (gzip.compress(TUNABLE, mtime=0), "data check", "`seer import tunableop`"),
         (b'"ID","Process ID","Kernel Name"\n', "import nvprof --gpu v100 -o o.csv", "`seer import ncu`"),
         (PERF_DB, "import miopen --gpu mi100 -o o.csv", "a perf-db of MIOpen"),
         (b"SQLite format 3\0...CREATE TABLE perf_db", "import miopen --gpu mi100 -o o.csv", "a perf-db of MIOpen"),
