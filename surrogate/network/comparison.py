@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.network.network import TEXTS
+from surrogate.network.network import TEXTS, refuse_first
 from surrogate.network.result import NetworkTime
 from surrogate.report.tables import Table, TableResult, interval_us
 
@@ -114,14 +114,12 @@ def prices_of(price: object, gpus: Sequence[str], source: str) -> dict[str, floa
     by_name = price if isinstance(price, Mapping) else dict.fromkeys(names, price)
     prices = {}
     for name, usd in by_name.items():
-        if not isinstance(usd, int | float) or isinstance(usd, bool) or not MIN_PRICE <= usd <= MAX_PRICE:
-            raise InputError(
-                f"{source}: --price of {name} is {repr(usd)[:40]}; give US dollars per GPU and hour, a number from"
-                f" {MIN_PRICE:g} to {MAX_PRICE:g}"
-            )
+        is_price = isinstance(usd, int | float) and not isinstance(usd, bool) and MIN_PRICE <= usd <= MAX_PRICE
+        limits = {"minimum": MIN_PRICE, "maximum": MAX_PRICE}
+        refuse_first({"price": not is_price}, source=source, name=name, usd=repr(usd)[:40], **limits)
         prices[gpu_by_name(name).name] = float(usd)
-    if unrelated := prices.keys() - set(names):
-        raise InputError(f"--price: {', '.join(sorted(unrelated))} is not among the GPUs; add --compare-gpus")
+    unrelated = ", ".join(sorted(prices.keys() - set(names)))
+    refuse_first({"unrelated": unrelated}, names=unrelated)
     return prices
 
 

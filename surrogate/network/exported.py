@@ -21,7 +21,7 @@ from surrogate.formats.foreign_file import Allowance, parsed_json, unpacked
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import DEFAULTS, Network, ReadOptions
+from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse_first
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPH_FILES = ("models/model.json", "serialized_exported_program.json")
@@ -108,11 +108,9 @@ def _symbol_values(
             names = symbol_names(size["as_expr"]["expr_str"]) if size.get("as_expr") else set()
             if len(names) == 1:
                 values[names.pop()] = batch
-            elif _size(size, values) != batch:
-                raise InputError(
-                    f"{path}: exported at a fixed batch of {_size(size, values)}, not {batch};"
-                    " export it with a dynamic first dimension (dynamic_shapes)"
-                )
+            else:
+                old = _size(size, values)
+                refuse_first({"fixed_program": old != batch}, source=path, old=old, new=batch)
     return values, _size(first[0], values) if first else batch
 
 

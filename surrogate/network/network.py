@@ -129,10 +129,15 @@ def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allow
     return replace(options, **{name: value for name, value in changes.items() if value is not None})
 
 
-def refuse_first(refusals: Mapping[str, object], **fields: object) -> None:
-    """Raise `InputError` for the first refusal that holds, with its text of `TEXTS` and the text's ``fields``."""
-    if name := next((name for name, holds in refusals.items() if holds), None):
-        raise InputError(TEXTS["refusals"][name].format(**fields))
+def refuse_first(refusals: Mapping[str, object], /, **fields: object) -> None:
+    """Raise the `refusal` with the first name that holds."""
+    if text := next((text for text, holds in refusals.items() if holds), None):
+        raise refusal(text, **fields)
+
+
+def refusal(text: str, /, **fields: object) -> InputError:
+    """Return the error with a text of `TEXTS` and the text's ``fields``."""
+    return InputError(TEXTS["refusals"][text].format(**fields))
 
 
 @dataclass(frozen=True, slots=True)

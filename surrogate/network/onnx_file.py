@@ -20,7 +20,7 @@ from surrogate.features.errors import InputError, nearest, one_line_errors, read
 from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, Tensor, argument_name
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import DEFAULTS, Network, ReadOptions
+from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse_first
 from surrogate.network.onnx_shapes import (
     MAX_VALUES,
     ONNX,
@@ -84,8 +84,7 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         network = network_of(path, stored, calls, batch, training=options.training)
         operators = {node.op_type for node in model.graph.node}
         integer = sorted(operators & PRODUCT_TYPES.keys())
-        if options.training and integer:
-            raise InputError(f"{path}: {integer[0]} has no gradient; export the model before its quantisation")
+        refuse_first({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))
         holds = "DequantizeLinear" in operators, integer, folder.runs
         notes = compress((QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE), holds)
         return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
@@ -214,10 +213,8 @@ def load_model(path: Path) -> "ModelProto":
         raise InputError(f"{path}: cannot be read ({error.strerror}); give an .onnx file") from None
     except DecodeError:
         raise InputError(f"{path}: not an ONNX model (no such protobuf message); export it again") from None
-    if not model.HasField("graph") or not model.graph.node:
-        raise InputError(f"{path}: the ONNX model has no nodes; export it again")
-    if len(model.graph.node) > MAX_NODES:
-        raise InputError(f"{path}: {len(model.graph.node)} nodes; give a graph with at most {MAX_NODES}")
+    count = len(model.graph.node)
+    refuse_first({"no_nodes": not count, "nodes": count > MAX_NODES}, source=path, count=count, maximum=MAX_NODES)
     return model
 
 
@@ -251,10 +248,7 @@ def infer_shapes(
     counts = {name: element_count(kind) for name, kind in folder.types.items()}
     reshapes = [node for node in model.graph.node if node.op_type == "Reshape"] if old not in (None, new) else []
     pairs = [{counts.get(node.input[0]), counts.get(node.output[0])} - {None} for node in reshapes]
-    if any(len(pair) > 1 for pair in pairs):
-        raise InputError(
-            f"{path}: exported at a fixed batch of {old}, which its reshapes contain; export it with a dynamic batch"
-        )
+    refuse_first({"fixed_graph": any(len(pair) > 1 for pair in pairs)}, source=path, old=old)
     return new, folder
 
 
@@ -274,21 +268,15 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
 
     def count(nodes: "Iterable[NodeProto]") -> int:
         """Return the number of nodes after expansion, with the nodes of subgraphs."""
-        total = 0
-        for node in nodes:
-            key = (node.domain, node.op_type, node.overload)
-            total += expanded(key) if key in bodies else 1
-            total += sum(
-                count(graph.node) for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)
-            )
-        return total
+        keys = [(node.domain, node.op_type, node.overload) for node in nodes]
+        graphs = (graph for node in nodes for each in node.attribute for graph in (each.g, *each.graphs))
+        return sum(expanded(key) if key in bodies else 1 for key in keys) + sum(count(graph.node) for graph in graphs)
 
     try:
         size = count(model.graph.node)
     except RecursionError:
         raise InputError(f"{path}: its local functions call themselves or nest too deep; export it inlined") from None
-    if size > MAX_NODES:
-        raise InputError(f"{path}: its local functions expand to more than {MAX_NODES} nodes; export it inlined")
+    refuse_first({"functions": size > MAX_NODES}, source=path, maximum=MAX_NODES)
     with one_line_errors(f"{path}: its local functions cannot be expanded"):
         model.CopyFrom(inline_local_functions(model))
 
@@ -313,10 +301,7 @@ def _size_inputs(
     old = new = None
     names: set[str] = set()
     for info in (info for info in graph.input if info.name not in weights):
-        if not info.type.tensor_type.HasField("shape"):
-            raise InputError(
-                f"{path}: input {info.name!r} has no shape; export the model with one, or run onnx.shape_inference"
-            )
+        refuse_first({"no_shape": not info.type.tensor_type.HasField("shape")}, source=path, name=info.name)
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             place = f"{info.name}.{axis}"
             key = dim.dim_param or place
@@ -331,8 +316,7 @@ def _size_inputs(
             elif value is None:
                 value = dim.dim_value
             is_empty = axis > 0 and value == 0 and dim.HasField("dim_value")
-            if value < 1 and not is_empty:
-                raise InputError(f"{path}: input {info.name!r} has an unknown size {key!r}; give it as --dim {key}=224")
+            refuse_first({"no_size": value < 1 and not is_empty}, source=path, name=info.name, size=key)
             dim.ClearField("dim_param")
             dim.dim_value = value
     if unknown := next((name for name in dims if name not in names), None):

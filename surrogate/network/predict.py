@@ -15,7 +15,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work
+from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work, refusal
 from surrogate.network.operators import all_gather, all_reduce, tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
@@ -289,9 +289,7 @@ class Predictors:
         if 2 * sum(sizes[problem] for problem in missing) > sizes.total():
             first = next(iter(missing))
             instead = "fp16 (--amp fp16, --dtype fp16)" if first.dtype == "bf16" else "another --dtype"
-            raise InputError(
-                f"{network.name}: {missing[first]} for products in {first.dtype}; give {instead}, or another --gpu"
-            )
+            raise refusal("units", source=network.name, missing=missing[first], dtype=first.dtype, instead=instead)
         return missing
 
     def _problem_time(

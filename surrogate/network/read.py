@@ -17,6 +17,7 @@ from surrogate.network.network import (
     NetworkBuilder,
     ReadOptions,
     element_type,
+    refusal,
     refuse_first,
     with_fields,
 )
@@ -98,10 +99,10 @@ def _read_path(text: str, path: Path, options: ReadOptions) -> Network:
     network = _read_source(text, path, options)
     is_table = network.keeps_math
     network = with_options(network, options)
-    if is_table and (options.host or options.runtime not in (None, "compiled")):
-        option = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
-        raise InputError(f"{text}: {option} does not apply: a table of problems has no launches; leave it out")
     if is_table:
+        option = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
+        has_launches = options.host or options.runtime not in (None, "compiled")
+        refuse_first({"no_launches": has_launches}, source=text, option=option)
         return replace(fuse_layers(network) if options.runtime else network, headline_notes=(NO_LAUNCHES_NOTE,))
     if kind == ".onnx" and not (options.runtime or options.host):
         return replace(network, headline_notes=(f"{NO_LAUNCHES_NOTE}; --runtime eager adds them",))
@@ -128,10 +129,8 @@ def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
 
     if options.training:
         return read_training(path, options)
-    if option := next((name.removesuffix("s") for name in REFUSED_OPTIONS if getattr(options, name)), None):
-        raise InputError(
-            f"{source}: --{option} does not apply to a step of a language model; leave it out, or add --training"
-        )
+    option = next((name.removesuffix("s") for name in REFUSED_OPTIONS if getattr(options, name)), None)
+    refuse_first({"step": option}, source=source, option=option)
     fields = {name: value for name in ("dtype", *PARALLEL_OPTIONS) if (value := getattr(options, name)) is not None}
     return with_accumulation(read_language(path, options, Deployment(**fields)), options.accumulate)
 
@@ -176,7 +175,7 @@ def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
     if is_table or path.is_file():
         return read_problem_table(path, options)
     networks, problem = f"{', '.join(NETWORKS)}{_suggestion(path)}", "a folder" if path.is_dir() else "no such file"
-    raise InputError(TEXTS["refusals"]["no_source"].format(source=source, problem=problem, networks=networks))
+    raise refusal("no_source", source=source, problem=problem, networks=networks)
 
 
 def _suggestion(path: Path) -> str:
@@ -202,29 +201,22 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
     from surrogate.dataset.problem_list import read_list
 
     rows = read_list(path)
-    if len(rows) > MAX_ROWS:
-        raise InputError(f"{path}: {len(rows)} problems; a table read as a network has at most {MAX_ROWS}")
     measurements = [row.problem for row in rows if row.algorithm is not None]
-    if len(set(measurements)) < len(measurements):
-        raise InputError(
-            f"{path}: it has a row per algorithm, not per layer; keep one row per layer and drop the column algorithm"
-        )
+    refusals = {"rows": len(rows) > MAX_ROWS, "algorithms": len(set(measurements)) < len(measurements)}
+    refuse_first(refusals, source=path, count=len(rows), maximum=MAX_ROWS)
     builder = NetworkBuilder()
     for row in rows:
         if row.problem is None:
             builder.omit(row.operator)
-        elif isinstance(row.problem, DescribedProblem):
-            raise InputError(
-                f"{path}: {row.where}: {row.problem.kind} is a described kernel; use `seer predict --bundle`"
-            )
         else:
+            is_described = isinstance(row.problem, DescribedProblem)
+            refuse_first({"described": is_described}, source=path, where=row.where, kind=row.problem.kind)
             layer = _layer(row.name or row.where, row.problem, options, bool(builder.layers))
             samples = layer.problem.samples
             if options.batch is not None and samples is not None:
                 layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
             builder.add([replace(layer, heuristic=row.heuristic)])
-    if not builder.layers:
-        raise InputError(f"{path}: no row has a problem; give columns n, c, h, k and r, or a problem as text")
+    refuse_first({"no_rows": not builder.layers}, source=path)
     batches = {layer.problem.samples for layer in builder.layers} - {None}
     return replace(builder.network(path.stem, batches.pop() if len(batches) == 1 else None), keeps_math=True)
 

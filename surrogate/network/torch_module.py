@@ -21,7 +21,16 @@ from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.network import (
+    DEFAULTS,
+    TEXTS,
+    Network,
+    NetworkBuilder,
+    ReadOptions,
+    element_type,
+    refusal,
+    with_fields,
+)
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
@@ -102,10 +111,7 @@ def _one_line_errors(source: str) -> Iterator[None]:
             where = "".join(
                 f"{part}: " for part in (source, *getattr(error, "__notes__", ()), *_user_line(error)) if part
             )
-            raise InputError(
-                f"{where}{error.func} needs the values of a tensor, and a prediction has only shapes; remove that"
-                " part from the module (.item(), nonzero, masks as indices, `if` on a tensor)"
-            ) from None
+            raise refusal("values", where=where, operator=error.func) from None
         finally:
             torch_log.disabled = was_silent
 
