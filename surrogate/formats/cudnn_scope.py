@@ -25,7 +25,7 @@ from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
 from surrogate.formats.nvprof import metric
-from surrogate.formats.printed import TIME_US
+from surrogate.formats.printed import TIME_US, compiled
 from surrogate.formats.tuned import readable
 
 
@@ -113,11 +113,8 @@ def _kernel_table(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 # A benchmark's name holds the problem and the algorithm; its counters hold the outcome.
-_NAME = re.compile(
-    r"(?P<layer>[^<]*CUDNN_CONV_[^<]*)"
-    r"<CUDNN_CONVOLUTION_(?P<direction>FWD|BWD_DATA|BWD_FILTER)_ALGO_(?P<algorithm>\w+)>(?P<arguments>/.*)?"
-)
 _CONTENT = read_toml(__file__)
+_NAME, _METRIC = compiled(_CONTENT["patterns"])
 _DTYPES, _SIZES = _CONTENT["dtypes"], _CONTENT["sizes"]
 _DTYPE = re.compile(rf"_(?:TENSORCORE)?({'|'.join(_DTYPES)})(?=_|$)")
 _DEFAULT_ONE = ("dilation_h", "dilation_w", "groups")
@@ -163,9 +160,6 @@ def _row(benchmark: object, where: str) -> dict[str, object] | None:
         "origin": "dlperf" if is_second else "c3sr_scope",
         "kernels": _kernels(benchmark, where),
     }
-
-
-_METRIC = re.compile(r"kernel_metric:(?P<kernel>.*)/current_iter:\d+/metric:(?P<metric>\w+)", re.DOTALL)
 
 
 def _kernels(benchmark: dict[str, object], where: str) -> dict[str, dict[str, float]]:

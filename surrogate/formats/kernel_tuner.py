@@ -14,7 +14,6 @@ the time is the first objective with such a unit. A file whose units contradict 
 
 import ast
 import json
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,25 +21,18 @@ from statistics import median
 from typing import Any, NamedTuple, Unpack
 
 from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.printed import TIME_US
+from surrogate.formats.printed import TIME_US, compiled
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, readable, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
 _MAX_RATIO = 10.0
 """Maximum ratio of a time to its longest run. If units contradict each other, the ratio is 1,000 or more."""
-_TIME = re.compile(r"^time$|duration$", re.IGNORECASE)
-"""Names of a measured time in T4, if no objective is a time."""
-_RESULT = re.compile(
-    r"times?|timestamp|\w+_time|\w*objectives?|g?flops?|bandwidth|energy|power|temperature|(core|mem)_freq"
-    r"|(ps|pwr|nvml|nvidia|pmt|ncu|tegra)_(?!gr_clock|mem_clock|pwr_limit)\w*|\w*\W.*|__\w+",
-    re.IGNORECASE,
-)
-"""Keys of a configuration in a list that are results. The others are parameters."""
-_ENTRY = re.compile(r'[\s,]*"([^"]*)"\s*:\s*')
+_TIME, _RESULT, _ENTRY = compiled(read_toml(__file__)["patterns"])
+"""Names of times in T4, if no objective is one; results in a list, whose other keys are parameters; a cache's key."""
 
 
 _Measured = tuple[str, dict[str, Any], Any, list[Any]]

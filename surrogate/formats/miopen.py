@@ -11,7 +11,6 @@ solver per algorithm, version 2 every solver. Some entries are counted and skipp
 """
 
 import math
-import re
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, Unpack
@@ -20,13 +19,14 @@ import pandas as pd
 
 from surrogate.dataset.checks import find_violations, normalise
 from surrogate.features.algorithms import algorithms
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.gpu import registry
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import KEY_COLUMNS, Imported, plural
+from surrogate.formats.printed import compiled
 
 _EXAMPLE = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F=solver:0.1,0,miopenConvolutionFwdAlgoGEMM"
 _ALGORITHMS = frozenset(each.name for each in algorithms("miopen"))
@@ -149,17 +149,8 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
 
 
 DIRECTIONS = {"F": "fwd", "B": "bwd_data", "W": "bwd_filter"}
+_KEY, _GROUPS, _THREE_D, _GPU_NAME = compiled(read_toml(__file__)["patterns"])
 DTYPES = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16", "FP64": "fp64", "INT8": "int8"}
-_SIZE = r"(\d{1,12})"
-_KEY = re.compile(
-    # input c-h-w, filter, output c-h-w, batch, pads, strides, dilations, bias, layout, type, direction, groups
-    rf"{_SIZE}-{_SIZE}-{_SIZE}-{_SIZE}x{_SIZE}-{_SIZE}-{_SIZE}-{_SIZE}-{_SIZE}"
-    rf"-{_SIZE}x{_SIZE}-{_SIZE}x{_SIZE}-{_SIZE}x{_SIZE}-{_SIZE}"
-    r"-([A-Z]+\w*(?:-[A-Z]+\w*-[A-Z]+\w*)?)-([A-Z]+\d\w*)-([FBW])((?:_[a-z]+\w*?)*)",
-    re.ASCII,
-)
-_GROUPS = re.compile(r"_g(\d{1,12})")
-_THREE_D = re.compile(r"NC?DHWC?|\d+x\d+x\d+")
 
 
 class Key(NamedTuple):
@@ -201,9 +192,6 @@ def parse_key(text: str) -> Key | None:
         direction=DIRECTIONS[match[19]],
         casts=_GROUPS.sub("", match[20]),
     )
-
-
-_GPU_NAME = re.compile(r"gfx([89][0-9a-f]{2}|1[0-9][0-9a-f]{2})(?:_(\d+)|([0-9a-f]{2,3}))?(?![0-9a-f])", re.IGNORECASE)
 
 
 def gpu_of_file(path: str | Path, gpu: str = "") -> tuple[str, int | None]:

@@ -30,7 +30,7 @@ from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
-from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, delimiter_of, ruled_columns
+from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, compiled, delimiter_of, ruled_columns
 
 Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
@@ -127,17 +127,10 @@ def read(
 FORMAT = Format("ncu", "Nsight Compute's CSV, text and .ncu-rep reports", read)
 
 
-_SHAPE = re.compile(r"\(?(\d{1,10})[,;x ]+(\d{1,10})[,;x ]+(\d{1,10})\)?", re.ASCII)
-_LAUNCH = re.compile(
-    r"(.*?)(?:(\([\d, ]+\))x(\([\d, ]+\))|(?=, (?:\d{4}-[^,]*, )?Context ))(?:, \d{4}-[^,]*)?"
-    r"(?:, Context \d+, Stream (\d+)(?:, Device (\d+))?(?:, CC ([\d.]+))?)?",
-    re.ASCII,
-)
-"""The line of a launch in text: ``name (8, 1, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 8.9``."""
+_SHAPE, _LAUNCH, _UNIT, _TURNED = compiled(_TABLE["patterns"])
+"""``8, 1, 1``; the line of a launch, ``name (8, 1, 1)x(256, 1, 1), Context 1, Stream 7, Device 0, CC 8.9``; the unit in
+a column's name; a line of a table with a row per metric, as the graphical interface may write it."""
 _KERNEL_NAMES = ("Kernel Name", "Demangled Name", "Function Name")
-_UNIT = re.compile(r" ?[\[(]([^\[\]()]*)[\])]$")
-_TURNED = re.compile(r'"?(?:ID|[A-Z]\w+ Name|(?:Grid|Block) Size|Duration|# Registers|\w+__).*[,;\t]')
-"""A line of a table with a row per metric and a column per launch, as the graphical interface may write it."""
 
 
 def is_ncu(line: str) -> bool:

@@ -35,7 +35,7 @@ from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, chunks, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
-from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, delimiter_of, ruled_columns
+from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, compiled, delimiter_of, ruled_columns
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
@@ -88,10 +88,7 @@ def database_error(path: Path) -> InputError:
 
 
 GPU_ACTIVITIES, API_CALLS = "GPU activities", "API calls"
-_SUMMARY = re.compile(r"(?:([A-Z][^%]*):\s+)?([\d.,]+)%\s+(\S+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(.+)")
 _SUMMARY_NAMES = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
-_GAP = re.compile(r"\s{2,}")
-_TRIPLE = re.compile(r"\((\d+) (\d+) (\d+)\)", re.ASCII)
 _TEXT_NAMES = {"Regs*": "Registers Per Thread", "SSMem*": "Static SMem", "DSMem*": "Dynamic SMem"}
 _GRID = {f"{what}_{axis.lower()}": f"{what.title()} {axis}" for what in ("grid", "block") for axis in "XYZ"}
 _NO_METRICS = ("Device", "Context", "Stream", "Kernel", "Correlation_ID", "ID")
@@ -329,9 +326,8 @@ def _caption(table: _Table, text: str) -> bool:
 SIZE_BYTES = {"B": 1.0, "KB": 1024.0, "MB": 1024.0**2, "GB": 1024.0**3}
 """nvprof's sizes are binary; its rates are decimal."""
 _RATE_GBS = {"B/s": 1e-9, "KB/s": 1e-6, "MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3}
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*(?:/s)?)", re.ASCII)
-_LEVEL = re.compile(r"(?:Idle|Low|Mid|High|Max)?\s*\((\d+)\)", re.ASCII)
 _TABLE: dict[str, dict[str, str]] = read_toml(__file__)
+_SUMMARY, _GAP, _TRIPLE, _QUANTITY, _LEVEL = compiled(_TABLE["patterns"])
 _COLUMNS = _TABLE["columns"]
 """nvprof metric → kernel table column. Other metrics keep their name, with the suffix of their unit."""
 _NSYS = _TABLE["nsys"]

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -80,6 +81,11 @@ class NumberStyle:
             return []
         assumed = f"{self.undecided!r} is read with a decimal point and commas between thousands"
         return [f"{self.file}: no number shows the decimal mark; {assumed}; LC_ALL=C makes sure"]
+
+
+def compiled(patterns: Mapping[str, str]) -> Iterator[re.Pattern[str]]:
+    """Return the regular expressions of a table in their order."""
+    return map(re.compile, patterns.values())
 
 
 def delimiter_of(line: str) -> str:

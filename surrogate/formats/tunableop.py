@@ -14,7 +14,6 @@ all files of one board at once; repeated times of a product become their median.
   and inf, and element types without a counterpart, such as complex ones, are counted and skipped.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,17 +29,13 @@ from surrogate.features.gpu import gpus
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import UNKNOWN_VERSION, Imported, family_rows, left_out_notes
+from surrogate.formats.printed import compiled
 from surrogate.formats.tuned import is_time, number
 
-_DTYPES: dict[str, list[str]] = read_toml(__file__)["dtypes"]
+_TABLE = read_toml(__file__)
+_OPERATOR, _PARAMETERS, _SOLUTION = compiled(_TABLE["patterns"])
+_DTYPES: dict[str, list[str]] = _TABLE["dtypes"]
 """Beginning of a type's name in lower case → element type, and the math if it is not the default of the board."""
-_OPERATOR = re.compile(r"(\w*)TunableOp_(.+)_([NTC]{2})", re.IGNORECASE)
-_SIZE = r"(?:_(\d{1,15}))"
-_PARAMETERS = re.compile(
-    rf"[ntc]{{2}}{_SIZE * 3}(?:_B)?{_SIZE}?(?:_ld(?:_\d+){{3}}(?:_B)?{_SIZE}?)?(?:_rw_\d)?(?:_bias_(\w+))?",
-    re.IGNORECASE | re.ASCII,
-)
-_SOLUTION = re.compile(r"Gemm_([a-z]+)_", re.IGNORECASE)
 
 
 def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) -> Imported:
