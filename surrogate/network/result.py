@@ -381,10 +381,8 @@ class NetworkTime(TableResult):
             "classes": self.classes(),
             "heuristic": dict(self.heuristic),
             "layers": [layer.to_dict() for layer in self.layers],
-            "ignored": dict(self.ignored),
-            "unsupported": dict(self.unsupported),
-            "missing_flops": self.missing_flops,
-            "missing_bytes": self.missing_bytes,
+            **{name: dict(getattr(self, name)) for name in ("ignored", "unsupported")},
+            **{name: getattr(self, name) for name in ("missing_flops", "missing_bytes")},
             "outside_domain": dict(self.outside_domain),
             "notes": [*self.headline_notes, *self.notes],
         }

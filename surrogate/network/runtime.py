@@ -182,9 +182,8 @@ class LaunchCost:
 
     def launch_us(self, launches: Launches) -> float:
         """Return the time of all launches of a pass in µs."""
-        return (
-            self.library_us * launches.libraries + self.operator_us * launches.operators + self.view_us * launches.views
-        )
+        costs_us = self.library_us, self.operator_us, self.view_us
+        return sum(us * count for us, count in zip(costs_us, launches, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
 from surrogate.models.json_types import from_json_types
-from surrogate.network import language_step
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, PARTS, PRODUCTS, Requests, Step, part_of
 from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
@@ -296,7 +295,11 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
     stages, users = deployment.pipeline_parallel, ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
     single_step = Step(decoder, [Requests(1, 1, context)], deployment, 1)
-    activation_bytes = max(_activation_bytes(kernel) for kernels in prompt.by_kind.values() for kernel in kernels)
+    activation_bytes = max(
+        kernel.problem.dram_bytes - kernel.weights * ELEMENTS[kernel.problem.dtype].weight_bytes
+        for kernels in prompt.by_kind.values()
+        for kernel in kernels
+    )
     fixed_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
     request_bytes = single_step.kv_bytes / stages
     cache_slots = int((available_bytes(device) - fixed_bytes) / request_bytes)
@@ -304,11 +307,6 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
     batch = ceil_div(running, stages)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
     return _SizedSteps(prompt, decode, users, running, fixed_bytes + running * request_bytes, cache_slots >= 1)
-
-
-def _activation_bytes(kernel: language_step.StepKernel) -> float:
-    """Return the bytes of a kernel's activations."""
-    return kernel.problem.dram_bytes - kernel.weights * ELEMENTS[kernel.problem.dtype].weight_bytes
 
 
 def _time(
@@ -344,13 +342,10 @@ def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _Ste
         return InputError(f"{prompt.refusal or decode.refusal}; give another --dtype, or --gpu")
     steps = ServerSteps(
         load=load,
-        users=sized_steps.users,
-        running=sized_steps.running,
+        **{name: getattr(sized_steps, name) for name in ("users", "running", "memory_bytes", "fits")},
         stages=sized_steps.decode.deployment.pipeline_parallel,
         decode_ms=decode.time_us / 1e3,
         prompt_ms=prompt.time_us / 1e3,
-        memory_bytes=sized_steps.memory_bytes,
-        fits=sized_steps.fits,
         parts={},
         half_width=log1p(decode.unmeasured_us / decode.time_us),
         floored_problems=(*prompt.floored_problems, *decode.floored_problems),

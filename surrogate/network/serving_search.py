@@ -29,6 +29,8 @@ USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that the search tries by default."""
 COUNTS = ("concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus")
 """Fields of `Choices` that are whole numbers."""
+SPLITS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
+"""Fields of a `Deployment` that a `ServerRow` has, too."""
 UNPACKED_TYPES = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
 """Type of fp8 weights → type of the kernels that are timed on GPUs without fp8 units; both unpack 8-bit weights."""
 UNPACKING_FRAMEWORKS = ("vllm", "sglang")
@@ -308,9 +310,7 @@ class _Search:
             library=library,
             gpus=gpus,
             replicas=plan.replicas,
-            tensor_parallel=deployment.tensor_parallel,
-            pipeline_parallel=deployment.pipeline_parallel,
-            expert_parallel=deployment.expert_parallel,
+            **{name: getattr(deployment, name) for name in SPLITS},
             attention_parallel=deployment.data_parallel,
             dtype=decoder.main_dtype(deployment.dtype),
             kv_dtype=deployment.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,

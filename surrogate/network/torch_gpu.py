@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.errors import InputError
 from surrogate.features.problem import setting
 from surrogate.network.aten_call import DISPATCH
+from surrogate.network.network import refusal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,9 +109,7 @@ def current_autocast() -> str | None:
             return setting("dtype", torch.get_autocast_dtype(device))
     torch.autocast_increment_nesting()
     if torch.autocast_decrement_nesting():
-        raise InputError(
-            "the autocast block around it is off (torch disables CUDA's without CUDA); leave it, and give --amp bf16"
-        )
+        raise refusal("autocast")
     return None
 
 
@@ -184,9 +182,8 @@ def _attention(
         groups = query.size(-3) // key.size(-3)
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     if query.dim() != 4 or query.size(-1) % 4 or not (halves or query.dtype == torch.float32):
-        return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[
-            0
-        ]
+        unfused = aten._scaled_dot_product_attention_math
+        return unfused(query, key, value, mask, dropout, is_causal, None, scale=scale)[0]
     if is_flash:
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout, is_causal, False, scale=scale)[0]
     trained = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))

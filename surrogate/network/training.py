@@ -103,17 +103,13 @@ def repeats(network: Network, layer: Layer) -> int:
 
 def backward(layer: Layer) -> Iterator[Layer]:
     """Yield the layers of the gradients of one layer."""
-    for gradient in layer.gradients:
-        for name, problem in layer.problem.gradients(gradient):
-            yield _gradient_layer(layer, name, problem)
     problem = layer.problem
+    parts = [part for gradient in layer.gradients for part in problem.gradients(gradient)]
     has_weights = layer.parameters > 0 or WEIGHT in layer.gradients
     if isinstance(problem, Operator) and problem.WEIGHT_GRADIENT and has_weights:
-        yield _gradient_layer(layer, f"grad_{problem.kind}", problem.of_kind(problem.WEIGHT_GRADIENT))
-
-
-def _gradient_layer(layer: Layer, name: str, problem: NetworkProblem) -> Layer:
-    return Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", problem)
+        parts.append((f"grad_{problem.kind}", problem.of_kind(problem.WEIGHT_GRADIENT)))
+    for name, gradient in parts:
+        yield Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", gradient)
 
 
 def _in_training(problem: NetworkProblem) -> NetworkProblem:
