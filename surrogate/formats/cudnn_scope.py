@@ -43,19 +43,17 @@ def read(
         parsed = [_row(item, f"{path}, benchmark {number}") for number, item in enumerate(benchmarks, 1)]
         rows = [row for row in parsed if row]
         if not rows:
-            counted = plural(len(parsed), "benchmark")
-            message = f"no cuDNN convolution (…CUDNN_CONV_…<…_ALGO_…>) in {counted}; give a file of cudnn_scope"
-            raise InputError(f"{path}: {message}")
+            counted = f"{plural(len(parsed), 'benchmark')} and no cuDNN convolution (…CUDNN_CONV_…<…_ALGO_…>)"
+            raise InputError(f"{path}: {counted}; give a file of cudnn_scope")
         frame = pd.DataFrame(rows)
         frame["gpu"] = gpu or _only(path, "GPU", frame["gpu"], "--gpu")
         versions = frame["library_version"]
         frame["library_version"] = library_version or _only(path, "cuDNN version", versions, "--library-version")
         frames.append(frame)
+        left_out, complete = plural(len(parsed) - len(rows), "benchmark"), plural(len(rows), "complete benchmark")
         if len(rows) < len(parsed):
-            left_out = plural(len(parsed) - len(rows), "benchmark")
             notes.append(f"{path.name}: {left_out} left out: not a convolution, or an aggregate")
         if is_cut:
-            complete = plural(len(rows), "complete benchmark")
             notes.append(f"{path.name}: the file ends within its last benchmark; {complete} read")
     raw = pd.concat(frames, ignore_index=True)
     counted = raw["kernels"].map(bool)

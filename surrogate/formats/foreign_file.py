@@ -156,6 +156,20 @@ def unpacked(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> bytes
     return content.getvalue()
 
 
+def files_of(paths: Paths, endings: tuple[str, ...], what: str) -> Iterator[tuple[Path, bool]]:
+    """Yield (file, True) for given files, and (file, False) for files with ``endings`` below folders, sorted by name.
+
+    Raises `InputError` if a folder has none of them, or if no path is given.
+    """
+    if not paths:
+        raise InputError(f"no {what} file given; give files or folders; `seer import {what} --how` says where they are")
+    for path in map(Path, paths):
+        inside = sorted(each for each in path.rglob("*") if each.is_file() and each.name.endswith(endings))
+        if path.is_dir() and not inside:
+            raise InputError(f"{path}: the folder has no {what} file; their names end in {', '.join(endings)}")
+        yield from ((each, False) for each in inside) if path.is_dir() else [(path, True)]
+
+
 def read_bytes(path: str | Path, **limits: Unpack[ReadLimits]) -> bytes:
     """Return all unpacked bytes of ``path``. Raises the errors of `chunks`."""
     content = io.BytesIO()  # getvalue() does not copy

@@ -60,8 +60,8 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     spaces = [file for file in files if file.conditions is not None]
     runs = [file for file in files if file.conditions is None]
     if len(spaces) > 1 or not runs:
-        message = f"{len(spaces)} T1 files and {len(runs)} others given; give at most one T1 file, and results"
-        raise InputError(f"{spaces[-1].path}: {message}")
+        counts = f"{len(spaces)} T1 files and {len(runs)} others given"
+        raise InputError(f"{spaces[-1].path}: {counts}; give at most one T1 file, and results")
     space = spaces[0] if spaces else _File(Path(), "", {}, {}, [])
     # 1. One kernel. Its configurations have the same parameters in all files.
     kernel = one_kernel({run.kernel for run in runs} - {""} or {space.kernel or name or "kernel"}, name, paths[0])
@@ -77,8 +77,9 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     for run in runs:
         sizes = run.sizes or space.sizes
         if names and not sizes:
-            message = "the file has no problem size, other files have one; add its T1 file, or leave the file out"
-            raise InputError(f"{run.path}: {message}")
+            raise InputError(
+                f"{run.path}: no problem size, other files have one; add its T1 file, or leave the file out"
+            )
         for row, _ in run.outcomes:
             row.update({axis: sizes.get(axis, 1) for axis in names})
     values = [file.values for file in (space, *runs)]
@@ -203,9 +204,8 @@ def _space(path: Path, content: dict[str, Any], notes: list[str]) -> _File:
         try:
             listed = ast.literal_eval(listed[: 1 << 16].strip()) if isinstance(listed, str) else listed
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            notes.append(
-                f"{path.name}: the values of {parameter['Name']} are not a list; the other files' values count"
-            )
+            ignored = f"the values of {parameter['Name']} are not a list"
+            notes.append(f"{path.name}: {ignored}; the other files' values count")
             listed = ()
         values[str(parameter["Name"])] = [*listed]
     conditions = [str(each["Expression"]) for each in content["ConfigurationSpace"].get("Conditions") or ()]

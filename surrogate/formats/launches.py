@@ -85,10 +85,8 @@ def join(runs: Runs, metrics: Runs, averages: list[LaunchRow]) -> tuple[list[Lau
 
 
 def _agree(run: list[LaunchRow], counted: list[LaunchRow]) -> bool:
-    if len(run) != len(counted):
-        return False
-    pairs = ((a["kernel_name"], b["kernel_name"]) for a, b in zip(run, counted, strict=True))
-    return all(a.startswith(b) or b.startswith(a) for a, b in pairs)
+    pairs = ((a["kernel_name"], b["kernel_name"]) for a, b in zip(run, counted, strict=False))
+    return len(run) == len(counted) and all(a.startswith(b) or b.startswith(a) for a, b in pairs)
 
 
 def _add_values(record: LaunchRow, values: LaunchRow) -> None:
@@ -130,9 +128,9 @@ def rows_of_problems(launches: pd.DataFrame, options: LogOptions) -> tuple[pd.Da
     main = launches[_matches(launches["kernel_name"], options.get("kernel"))]
     counts = main.groupby("run").size().reindex(sorted(launches["run"].unique()), fill_value=0)
     for run, count in counts[counts != len(keys)].items():
-        launched = f"run {int(str(run)) + 1} has {imported.plural(int(count), 'matching launch')}"
-        remedy = "pick each problem's main kernel with --kernel PATTERN"
-        raise InputError(f"{problems}: {imported.plural(len(keys), 'problem')}, but {launched}; {remedy}")
+        counts = f"{imported.plural(len(keys), 'problem')}, but run {int(str(run)) + 1} has"
+        counts += f" {imported.plural(int(count), 'matching launch')}"
+        raise InputError(f"{problems}: {counts}; pick each problem's main kernel with --kernel PATTERN")
     if main["time_us"].isna().any():
         raise InputError(f"{problems}: launches have metrics but no times; add the log of a run without metrics")
     gpu = str(main["gpu"].iloc[0])
@@ -146,11 +144,9 @@ def rows_of_problems(launches: pd.DataFrame, options: LogOptions) -> tuple[pd.Da
     numbers = [name for name in names("kernels", required=False) if name in first]
     kernels = pd.concat([keys, first[["kernel_index", "kernel_name", *numbers]]], axis=1)
     repeated = rows.duplicated(list(imported.KEY_COLUMNS))
-    notes = []
-    if len(launches) > len(main):
-        notes.append(f"{imported.plural(len(launches) - len(main), 'launch')} of other kernels left out")
-    if repeated.any():
-        notes.append(f"{imported.plural(int(repeated.sum()), 'repeated problem')} left out: the first one counts")
+    others, repeats = len(launches) - len(main), int(repeated.sum())
+    notes = [f"{imported.plural(others, 'launch')} of other kernels left out"] * bool(others)
+    notes += [f"{imported.plural(repeats, 'repeated problem')} left out: the first one counts"] * bool(repeats)
     return rows[~repeated].reset_index(drop=True), kernels[~repeated].reset_index(drop=True), notes
 
 

@@ -13,7 +13,7 @@ solver per algorithm, version 2 every solver. Some entries are counted and skipp
 import math
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import pandas as pd
 
@@ -49,10 +49,8 @@ def read(
         left_out = Counter[str]()
         backend = "OpenCL" if "opencl" in path.name.lower() else "HIP"
         frame = _frame(path, left_out, limits).assign(gpu=gpu or gpu_by_name(device).name, backend=backend)
-        if units is not None:
-            frame["num_cu"] = units
-        if library_version is not None:
-            frame["library_version"] = library_version
+        given = {"num_cu": units, "library_version": library_version}
+        frame = frame.assign(**{name: value for name, value in given.items() if value is not None})
         frame = _valid_rows(frame, left_out)
         if frame.empty:
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items()) or "it is empty"
@@ -61,9 +59,10 @@ def read(
         notes += [f"{path.name}: {count:,} left out: {why}" for why, count in left_out.items()]
     rows = pd.concat(frames, ignore_index=True)
     distinct = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
-    if len(distinct) < len(rows):
-        repeated = plural(len(rows) - len(distinct), "repeated row")
-        notes.append(f"{repeated} left out: the first row of a problem and solver counts")
+    repeats = len(rows) - len(distinct)
+    notes += [f"{plural(repeats, 'repeated row')} left out: the first row of a problem and solver counts"] * bool(
+        repeats
+    )
     if not gpu:
         devices = dict.fromkeys(gpu_of_file(path)[0] for path in paths)
         notes += filter(None, map(registry().ambiguity_note, devices))
@@ -83,19 +82,14 @@ def _valid_rows(rows: pd.DataFrame, left_out: Counter[str]) -> pd.DataFrame:
     return rows.drop(index=list(broken))
 
 
-class _Candidate(NamedTuple):
-    problem: int
-    fdb_version: int
-    solver: str
-    algorithm: str
-    time_us: float
-    workspace_bytes: int
+_CANDIDATE = ["problem", "fdb_version", "solver", "algorithm", "time_us", "workspace_bytes"]
+"""Columns of a candidate; ``problem`` is the number of its line."""
 
 
 def _frame(path: Path, left_out: Counter[str], limits: ReadLimits) -> pd.DataFrame:
     """Return the measured candidates of 2-D problems, in the order of the file."""
     keys: list[Key] = []
-    candidates: list[_Candidate] = []
+    candidates: list[tuple[Any, ...]] = []
     for _, line in read_lines(path, **limits):
         text, _, values = line.strip().partition("=")
         if not text:
@@ -108,7 +102,7 @@ def _frame(path: Path, left_out: Counter[str], limits: ReadLimits) -> pd.DataFra
         elif readable := _candidates(len(keys), values, left_out):
             keys.append(key)
             candidates += readable
-    rows = pd.DataFrame(candidates, columns=list(_Candidate._fields))
+    rows = pd.DataFrame(candidates, columns=_CANDIDATE)
     sizes = pd.DataFrame([key.sizes for key in keys], columns=list(SIZE_COLUMNS))
     settings = pd.DataFrame(keys, columns=list(Key._fields)).drop(columns=["sizes", "casts"])
     problems = sizes.join(settings).iloc[rows.pop("problem").astype(int)].reset_index(drop=True)
@@ -117,7 +111,7 @@ def _frame(path: Path, left_out: Counter[str], limits: ReadLimits) -> pd.DataFra
     )
 
 
-def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Candidate]:
+def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[tuple[Any, ...]]:
     """Parse a line's entries.
 
     Version 1 is ``algorithm:solver,ms,bytes,algorithm,kernel``; version 2 is ``solver:ms,bytes,algorithm``.
@@ -144,7 +138,7 @@ def _candidates(problem: int, values: str, left_out: Counter[str]) -> list[_Cand
         elif not 0 <= workspace < 2**63:
             left_out["workspaces out of range"] += 1
         else:
-            readable.append(_Candidate(problem, version, name, algorithm, time_ms * 1e3, workspace))
+            readable.append((problem, version, name, algorithm, time_ms * 1e3, workspace))
     return readable
 
 

@@ -69,10 +69,8 @@ def kernel_numbers(metrics: Metrics, grid: tuple[int, ...] | None, block: tuple[
                 numbers[f"{what}_{axis}"] = value
     if all(f"grid_{axis}" in numbers for axis in "xyz"):
         numbers["blocks"] = numbers["grid_x"] * numbers["grid_y"] * numbers["grid_z"]
-    if "blocks" in numbers:
-        b_max = _b_max(metrics, numbers["blocks"])
-        if b_max:
-            numbers |= {"b_max": b_max, "waves": ceil_div(numbers["blocks"], b_max)}
+    if "blocks" in numbers and (b_max := _b_max(metrics, numbers["blocks"])):
+        numbers |= {"b_max": b_max, "waves": ceil_div(numbers["blocks"], b_max)}
     return numbers
 
 
@@ -88,15 +86,13 @@ def _b_max(metrics: Metrics, blocks: float) -> float | None:
 
 def _first(metrics: Metrics, names: Sequence[str]) -> float | None:
     """Return the first of ``names`` that was measured, in µs, bytes, percent or a count."""
-    for name in names:
-        if name in metrics:
-            unit, value = metrics[name]
-            if unit in TIME_US:
-                return value * TIME_US[unit]
-            match = _PREFIXED.fullmatch(unit)
-            scaled = value * _PREFIX[match[1]] if match else value
-            if math.isfinite(scaled):
-                return round(scaled, 6)
+    for unit, value in (metrics[name] for name in names if name in metrics):
+        if unit in TIME_US:
+            return value * TIME_US[unit]
+        match = _PREFIXED.fullmatch(unit)
+        scaled = value * _PREFIX[match[1]] if match else value
+        if math.isfinite(scaled):
+            return round(scaled, 6)
     return None
 
 
@@ -248,11 +244,8 @@ class _NcuExport:
         """Return one record per profiled launch. Raises `InputError` for a wrong number or unit."""
         records = []
         for launch in self._launches:
-            metrics = {
-                name: (unit, value)
-                for name, (unit, text) in launch.texts.items()
-                if (value := self._number(name, unit, text)) is not None
-            }
+            read = ((name, unit, self._number(name, unit, text)) for name, (unit, text) in launch.texts.items())
+            metrics = {name: (unit, value) for name, unit, value in read if value is not None}
             numbers = kernel_numbers(metrics, launch.grid, launch.block)
             records.append({"kernel_name": launch.name, **numbers, **launch.facts})
         return records

@@ -135,17 +135,15 @@ class _Log:
 
     @property
     def notes(self) -> list[str]:
-        foreign = "left out that nvprof did not print"
-        counts = ((self.copies, "memory operation", "left out"), (self.skipped, "line", foreign))
-        return [f"{self.path.name}: {plural(count, what)} {outcome}" for count, what, outcome in counts if count]
+        counts = {"memory operation": (self.copies, ""), "line": (self.skipped, " that nvprof did not print")}
+        return [f"{self.path.name}: {plural(n, what)} left out{why}" for what, (n, why) in counts.items() if n]
 
     @property
     def mean_times(self) -> list[LaunchRow]:
         """One record per kernel of the summary, without copies and API calls."""
         kernels = [row for row in self.summary if row["type"] == GPU_ACTIVITIES and row["kernel"][:1] != "["]
-        return [
-            {"kernel_name": row["kernel"], "time_us": row["avg_us"], "invocations": row["calls"]} for row in kernels
-        ]
+        names = {"kernel_name": "kernel", "time_us": "avg_us", "invocations": "calls"}
+        return [{column: row[name] for column, name in names.items()} for row in kernels]
 
     def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
         """Read all tables, first for their style of numbers.
@@ -306,9 +304,8 @@ def _header(text: str, caption: str) -> _Table | None:
         return _Table("averages", header, delimiter)
     if {"Device", "Context", "Stream", "Kernel"} <= names:
         return _Table("metrics", header, delimiter)
-    return (
-        _Table("summary", header, delimiter, units, is_nsys) if {"Time(%)", "Time", "Calls", "Name"} <= names else None
-    )
+    is_summary = {"Time(%)", "Time", "Calls", "Name"} <= names
+    return _Table("summary", header, delimiter, units, is_nsys) if is_summary else None
 
 
 def _caption(table: _Table, text: str) -> bool:

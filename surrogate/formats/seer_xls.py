@@ -123,10 +123,8 @@ def _columns(row: Mapping[str, Any]) -> dict[str, object]:
 
 def _kernels(content: Mapping[str, _Rows], settings: dict[str, str]) -> pd.DataFrame | None:
     """Return the kernel table. ``kernel_index`` is 0 for main kernels and 1 for the others."""
-    indexed = [
-        *((0, row) for row in content["variants"]),
-        *((1, row) for row in (*content["classes"], *content["pre"])),
-    ]
+    kinds = {"variants": 0, "classes": 1, "pre": 1}
+    indexed = [(index, row) for kind, index in kinds.items() for row in content[kind]]
     records = [{**_columns(row), "kernel_index": index, **row["kernel"]} for index, row in indexed]
     if not records:
         return None
@@ -238,11 +236,9 @@ def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, o
             rows.append({**identity, **measured, "heuristic_algorithm": heuristic})
     if not rows:
         raise InputError(f"{sheet.path}: no row below the header; give one row per problem")
-    notes = [f"{sheet.path.name}: times have a resolution of 0.01 ms"]
-    if disagreeing:
-        problems = imported.plural(disagreeing, "problem")
-        notes.append(f"{sheet.path.name}: in {problems} the stated best has not the shortest time; the times count")
-    return rows, notes
+    doubt = f"in {imported.plural(disagreeing, 'problem')} the stated best has not the shortest time; the times count"
+    notes = ["times have a resolution of 0.01 ms", *[doubt] * bool(disagreeing)]
+    return rows, [f"{sheet.path.name}: {note}" for note in notes]
 
 
 def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
@@ -252,13 +248,11 @@ def _check_possible(conv: Conv, algorithm: str, where: str) -> None:
     FFT needs stride 1 and at most 256 padded elements per side.
     """
     filters = {"WINOGRAD": (3,), "WINOGRAD_NONFUSED": (3, 5)}
-    wrong = (algorithm in filters and (conv.r not in filters[algorithm] or conv.stride_h != 1)) or (
-        algorithm == "FFT" and (conv.stride_h != 1 or conv.h + 2 * conv.pad_h > 256)
-    )
-    if wrong:
-        problem = f"filter {conv.r}, stride {conv.stride_h}, width {conv.h}, padding {conv.pad_h}"
-        remedy = "try the other --numbering (enum, readme)"
-        raise InputError(f"{where}: the row has a time for {algorithm}, which cannot run {problem}; {remedy}")
+    is_too_wide = algorithm == "FFT" and conv.h + 2 * conv.pad_h > 256
+    needs_stride_1 = algorithm in ("FFT", *filters)
+    if is_too_wide or conv.r not in filters.get(algorithm, (conv.r,)) or (needs_stride_1 and conv.stride_h != 1):
+        problem = f"which cannot run filter {conv.r}, stride {conv.stride_h}, width {conv.h}, padding {conv.pad_h}"
+        raise InputError(f"{where}: a time for {algorithm}, {problem}; try the other --numbering (enum, readme)")
 
 
 # The ``Other-ops-*`` workbooks: pooling, 1×1 convolution, layout transform, convolution gradients in TensorFlow.

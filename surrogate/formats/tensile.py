@@ -32,7 +32,7 @@ from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.roofline import peak_tflops
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, read_lines
+from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, read_bytes, read_lines
 from surrogate.formats.imported import Imported, family_rows, fastest, plural, rows_within
 from surrogate.formats.tuned import readable
 
@@ -76,7 +76,7 @@ def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) 
     frames: list[pd.DataFrame] = []
     unread: list[str] = []
     row_counts = Counter[str]()
-    for path, is_given in _files(paths):
+    for path, is_given in files_of(paths, ENDINGS, "tensile"):
         try:
             with readable(path, "give Tensile's logic or library; `seer import tensile --how` says where they are"):
                 tables = _unpacked(path, limits) if ".dat" in path.suffixes else [_logic(path, limits)]
@@ -112,20 +112,6 @@ def _math(gpu: str, tensile_type: str) -> str:
     """Return the math of a type: matrix cores if the board has them for the type."""
     default = FAMILIES["gemm"].default_math(DTYPES[tensile_type[0]], gpu_by_name(gpu))
     return "fma" if tensile_type == HALF_THROUGHOUT else default
-
-
-def _files(paths: Paths) -> Iterator[tuple[Path, bool]]:
-    """Yield (file, True) for given files, and (file, False) for files below given folders, sorted by name."""
-    if not paths:
-        raise InputError("no tensile file given; give files or folders, such as /opt/rocm/lib/rocblas/library")
-    for path in map(Path, paths):
-        if not path.is_dir():
-            yield path, True
-            continue
-        inside = sorted(each for each in path.rglob("*") if each.is_file() and each.name.endswith(ENDINGS))
-        if not inside:
-            raise InputError(f"{path}: the folder has no Tensile file; their names end in {', '.join(ENDINGS)}")
-        yield from ((each, False) for each in inside)
 
 
 def _library(path: Path) -> str:

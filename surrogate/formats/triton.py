@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Unpack
 
 from surrogate.features.errors import InputError
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, parsed_json, read_bytes
 from surrogate.formats.imported import Imported
 from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, readable, tuned
 
@@ -43,7 +43,9 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
 
     Raises `InputError` with the file.
     """
-    kernels = {file: file.name.removesuffix(".gz").removesuffix(ENDING) for file in _files(paths)}
+    kernels = {
+        file: file.name.removesuffix(".gz").removesuffix(ENDING) for file, _ in files_of(paths, (ENDING,), "triton")
+    }
     kernel = one_kernel(kernels.values(), name, paths[0])
     tunings = [_tuning(file, limits) for file, its_kernel in kernels.items() if its_kernel == kernel]
     # 1. Names of the values in the keys.
@@ -71,15 +73,6 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
 
 _KEYS = Option("For triton: names of the values in the kernel's key, as in m,n,k.", "NAMES")
 FORMAT = Format("triton", "Triton's autotuning caches", read, extra_options={"keys": _KEYS}, finds_files=True)
-
-
-def _files(paths: Paths) -> list[Path]:
-    """Return the given files, and the cache files in the given folders."""
-    folders = {path: path.rglob(f"*{ENDING}") if path.is_dir() else [path] for path in map(Path, paths)}
-    files = [file for inside in folders.values() for file in sorted(inside)]
-    if not files:
-        raise InputError(f"{' '.join(map(str, paths)) or 'triton'}: no file or folder with NAME{ENDING}; see --how")
-    return files
 
 
 def _tuning(path: Path, limits: ReadLimits) -> _Tuning:
