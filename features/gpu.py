@@ -4,6 +4,7 @@ import os
 import re
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -346,6 +347,13 @@ class GpuRegistry:
         if not others or is_full or _key(name) == _key(board.name):
             return None
         return f"GPU {name} is taken as {board.name}, its commonest board; others: {', '.join(others)}"
+
+    def contradicts(self, board: str, name: str) -> bool:
+        """Return True if ``name``, such as an architecture and its units, fits other boards only."""
+        with suppress(InputError):
+            fitting = self._fitting(name)
+            return bool(fitting) and self.find(board) not in fitting
+        return False
 
     def _fitting(self, name: str) -> list[Gpu]:
         """Return the boards with a label that ``name`` shortens, or of an architecture that it is the name of.

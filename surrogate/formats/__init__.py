@@ -7,13 +7,15 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from surrogate.features.errors import InputError, nearest, read_toml, require_regular
+from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import registry
 
 if TYPE_CHECKING:
     from surrogate.formats.imported import Imported
@@ -69,17 +71,15 @@ class Format:
         return {name: explained.get(name, Option("")) for name in self.parameters if name not in _ALWAYS}
 
     def read(self, paths: Sequence[str | Path], **options: object) -> "Imported":
-        """Return the content of ``paths``.
+        """Return the content of ``paths``. A note says so if the name of the ``gpu`` fits several boards.
 
-        Raises `InputError` for an unknown option, a missing required option, or a wrong file.
+        Raises `InputError` for an unknown option, a missing required option, an unknown GPU, or a wrong file.
         """
         given = {name: value for name, value in options.items() if value is not None}
         for name in sorted(given.keys() - self.parameters):
             accepted = sorted(self.parameters.keys() - {"progress"})
             flags = ", ".join(map(_flag, accepted))
             raise InputError(f"{self.name} takes no {_flag(name)}; known: {flags}{nearest(name, accepted)}")
-        for name in sorted(name for name, is_needed in self.parameters.items() if is_needed and name not in given):
-            raise InputError(f"{self.name} files do not name the {name}; give {_flag(name)}")
         if not paths and not self.finds_files:
             raise InputError(f"no {self.name} file given; give at least one path")
         for path in () if self.finds_files else paths:
@@ -89,8 +89,16 @@ class Format:
             if not Path(path).is_file():
                 remedy = f"`seer import {self.name} --how` says how to get one"
                 raise InputError(f"{path}: cannot be read (no such file); {remedy}")
+        note = None
+        if "gpu" in given:
+            note = registry().ambiguity_note(str(given["gpu"]))
+            given["gpu"] = gpu_by_name(str(given["gpu"])).name
         try:
-            return self.reader(paths, **given)
+            for name in sorted(name for name, is_needed in self.parameters.items() if is_needed and name not in given):
+                where = "".join(f"{path}: " for path in paths[:1])
+                raise InputError(f"{where}{self.name} files do not name the {name}; give {_flag(name)}")
+            imported = self.reader(paths, **given)
+            return replace(imported, notes=(note, *imported.notes)) if note else imported
         except InputError as error:
             from surrogate.formats.recognise import explained
 

@@ -4,7 +4,7 @@ How to get them: AMD's own tables are below aiter/configs of ROCm/aiter, such as
 bf16_tuned_gemm.csv and tuned_fmoe.csv. The tuners of aiter (gradlib/gradlib/gemm_tuner.py, csrc/*/gemm_*_tune.py) write
 files of the same columns.
 
-- The columns gfx and cu_num name the board. If a file lacks them, give --gpu.
+- The columns gfx and cu_num name the board. If a file lacks one, give --gpu. With --gpu, only its rows are read.
 - The columns q_dtype_w or dtype, or the name of the file, have the element type (a8w8_blockscale: fp8_block, a4w4:
   mxfp4). If neither has it, give --dtype.
 - The fastest row of a size counts, whether its weights are shuffled or it adds a bias. A time of 0 is no measurement.
@@ -13,7 +13,6 @@ files of the same columns.
 """
 
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -23,6 +22,7 @@ import pandas as pd
 from surrogate.features.elementwise import MAX_INT32
 from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families.moe import NONGATED
+from surrogate.features.gpu import canonical, registry
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, setting
 from surrogate.formats import Format, Option, imported
@@ -32,6 +32,8 @@ _NAMES: dict[str, Any] = read_toml(__file__)
 """Names in the files → names of this package. The TOML file of this module explains them."""
 SIZES: dict[str, list[str]] = _NAMES["sizes"]
 """Operator → its sizes. Sizes that a file lacks are 1."""
+
+_UNREGISTERED = "no registered GPU has such an architecture and number of compute units"
 
 
 def read(
@@ -69,7 +71,7 @@ def _frame(
         table["us"] = table[["us1", "us2"]].apply(pd.to_numeric, errors="coerce").sum(axis=1, skipna=False)
     imported.check_columns(table, path, _NAMES["needed"][operator])
     table["types"] = _element_types(table, path, operator, dtype)
-    table["board"] = _boards(table, path, gpu)
+    table["board"] = _boards(table, path, gpu, notes)
     frame = table.rename(columns=_NAMES["columns"])
     for name in {"gemm": ("batch",), "moe": ("tensor_parallel", "expert_parallel")}[operator]:
         frame[name] = frame.get(name, "1")
@@ -81,7 +83,7 @@ def _frame(
             "a time of 0 is no measurement": (numbers["time_us"] > 0).to_numpy(),
             "a size is no whole number above 0": in_range.all(axis=1).to_numpy(),
             "the package has no such element type": (frame["types"] != "").to_numpy(),
-            "no registered GPU has such an architecture and number of compute units": (frame["board"] != "").to_numpy(),
+            f"they are of another board than {gpu}" if gpu else _UNREGISTERED: (frame["board"] != "").to_numpy(),
         },
         left_out,
     )
@@ -117,17 +119,18 @@ def _element_types(table: pd.DataFrame, path: Path, operator: str, dtype: str | 
     return chosen
 
 
-def _boards(table: pd.DataFrame, path: Path, gpu: str | None) -> Any:
-    """Return the registry name of each row's GPU, "" for an unregistered one; or one name for all rows."""
-    if not {"gfx", "cu_num"} <= {*table}:
-        if gpu is None:
-            raise InputError(f"{path}: the columns gfx and cu_num, which name the board, are missing; give --gpu")
-        return gpu_by_name(gpu).name
-    pairs = table["gfx"] + ":" + table["cu_num"]
-    return pairs.map({pair: _board(pair) for pair in pairs.unique()})
-
-
-def _board(architecture_and_units: str) -> str:
-    with suppress(InputError):
-        return gpu_by_name(architecture_and_units).name
-    return ""
+def _boards(table: pd.DataFrame, path: Path, gpu: str | None, notes: list[str]) -> pd.Series:
+    """Return the registry name of each row's GPU; "" for an unregistered one, or another one than ``gpu``."""
+    facts = {"gfx": gpu_by_name(gpu).architecture, "cu_num": str(gpu_by_name(gpu).sms)} if gpu else {}
+    missing = {"gfx", "cu_num"} - {*table}
+    if missing and not gpu:
+        raise InputError(f"{path}: the columns gfx and cu_num, which name the board, are missing; give --gpu")
+    named = table.assign(**{name: facts[name] for name in missing})
+    pairs = named["gfx"] + "_" + named["cu_num"]
+    names = {pair: "" if canonical(pair) == pair else canonical(pair) for pair in pairs.unique()}
+    if gpu:
+        names = {pair: gpu if name and not registry().contradicts(gpu, pair) else "" for pair, name in names.items()}
+    else:
+        doubts = [registry().ambiguity_note(pair) for pair, name in names.items() if name]
+        notes += [note for note in doubts if note and note not in notes]
+    return pairs.map(names)

@@ -43,9 +43,11 @@ def read(
     frames = []
     notes = list[str]()
     for path in map(Path, paths):
-        device, units = gpu_of_file(path, gpu or "")
-        if not device:
+        device, units = gpu_of_file(path)
+        if not (gpu or device):
             raise InputError(f"{path}: the file's name has no GPU (as gfx90a68.HIP.fdb.txt has); give --gpu")
+        if gpu and any(registry().contradicts(gpu, name) for name in (device, device.partition("_")[0])):
+            raise InputError(f"{path}: the file's name has the GPU {device}, not {gpu}; give its own board with --gpu")
         left_out = Counter[str]()
         backend = "OpenCL" if "opencl" in path.name.lower() else "HIP"
         frame = _frame(path, left_out, limits).assign(gpu=gpu or gpu_by_name(device).name, backend=backend)

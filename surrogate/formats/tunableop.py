@@ -4,7 +4,9 @@ How to get them: run the program with PYTORCH_TUNABLEOP_ENABLED=1 and PYTORCH_TU
 process writes tunableop_results0.csv, tunableop_results1.csv and so on (PYTORCH_TUNABLEOP_FILENAME renames them). Give
 all files of one board at once; repeated times of a product become their median.
 
-- The line GCN_ARCH_NAME names an architecture. If several boards have it, or if the line is missing, give --gpu.
+- The line GCN_ARCH_NAME names an architecture, which a note takes as its commonest board. For another board, or if the
+  line is missing, give --gpu.
+- Signatures of a product differ by leading dimensions and scales (``_ld_…``, ``_rw_1``). The fastest one counts.
 - Sizes are column-major, as in the file and as for `tensile`: tn_M_N_K is C (M × N) = Aᵀ · B. Column ``variant`` has
   the transposes if they are not NN, as in `seer select … --variant TN`. Products with bias are `linear`, batched
   products are `bmm`, the others `gemm`.
@@ -24,8 +26,8 @@ import pandas as pd
 from surrogate.features.elementwise import MAX_INT32
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import FAMILIES
+from surrogate.features.gpu import canonical, gpus, registry
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.gpu import gpus
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import UNKNOWN_VERSION, Imported, family_rows, left_out_notes
@@ -34,6 +36,7 @@ from surrogate.formats.tuned import is_time, number
 
 _TABLE = read_toml(__file__)
 _OPERATOR, _PARAMETERS, _SOLUTION = compiled(_TABLE["patterns"])
+_PRODUCT = ["gpu", "operator", "dtype", "math", "variant", "batch", "m", "n", "k"]
 _DTYPES: dict[str, list[str]] = _TABLE["dtypes"]
 """Beginning of a type's name in lower case → element type, and the math if it is not the default of the board."""
 
@@ -44,22 +47,30 @@ def read(paths: Paths, *, gpu: str | None = None, **limits: Unpack[ReadLimits]) 
     Raises `InputError` with the file for a board that is not determined, and for files without a time.
     """
     left_out = Counter[str]()
-    rows = pd.DataFrame([row for path in map(Path, paths) for row in _rows(path, gpu, left_out, limits)])
-    notes = tuple(left_out_notes(left_out, "line"))
+    notes = dict[str, None]()
+    rows = pd.DataFrame([row for path in map(Path, paths) for row in _rows(path, gpu, left_out, notes, limits)])
+    if not rows.empty:  # repeats of a product have one signature
+        best = rows.groupby(_PRODUCT)["time_us"].transform("idxmin")
+        is_best = rows.pop("signature").pipe(lambda signatures: signatures == signatures[best].to_numpy())
+        left_out["the product is faster with other leading dimensions or scales"] = int((~is_best).sum())
+        rows = rows[is_best]
+    notes |= dict.fromkeys(left_out_notes(left_out, "line"))
     if rows.empty:
         raise InputError(f"{paths[0]}: no measurement; {'; '.join(notes) or 'give tunableop_results*.csv'}")
-    return Imported(family_rows(rows), candidates="listed", notes=notes)
+    return Imported(family_rows(rows), candidates="listed", notes=tuple(notes))
 
 
 FORMAT = Format("tunableop", "PyTorch's TunableOp results of rocBLAS and hipBLASLt", read)
 
 
-def _rows(path: Path, gpu: str | None, left_out: Counter[str], limits: ReadLimits) -> Iterator[dict[str, Any]]:
+def _rows(
+    path: Path, gpu: str | None, left_out: Counter[str], notes: dict[str, None], limits: ReadLimits
+) -> Iterator[dict[str, Any]]:
     """Yield the measurements of a file as input of `family_rows`. ``left_out`` counts the other lines by reason."""
     lines = [[cell.strip() for cell in line.split(",")] for _, line in read_lines(path, **limits)]
     facts = {cells[1]: cells[2] for cells in lines if cells[0] == "Validator" and len(cells) > 2}
     products = [(match, cells) for cells in lines if (match := _OPERATOR.fullmatch(cells[0])) and len(cells) > 1]
-    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu) if products else ""
+    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu, notes) if products else ""
     for (operator, types, transposes), cells in ((match.groups(), cells) for match, cells in products):
         dtype, *math_type = next((row for name, row in _DTYPES.items() if types.lower().startswith(name)), [""])
         sizes = _PARAMETERS.fullmatch(cells[1])
@@ -83,16 +94,21 @@ def _rows(path: Path, gpu: str | None, left_out: Counter[str], limits: ReadLimit
                 "variant": transposes.upper().replace("NN", ""),
                 "library": library,
                 "library_version": facts.get(f"{'pt' if solver is None else library}_VERSION".upper(), UNKNOWN_VERSION),
-                **{"solution": cells[2], "time_us": 1e3 * time_ms, "origin": path.name},
+                **{"solution": cells[2], "time_us": 1e3 * time_ms, "origin": path.name, "signature": cells[1].lower()},
             }
 
 
-def _board(path: Path, architecture: str, gpu: str | None) -> str:
-    """Return the board of a file. Raises `InputError` if the architecture does not determine it, or contradicts it."""
+def _board(path: Path, architecture: str, gpu: str | None, notes: dict[str, None]) -> str:
+    """Return the board of a file, or the commonest one of its architecture.
+
+    Raises `InputError` if the architecture contradicts ``gpu``, or has several boards and no commonest one.
+    """
     boards = [board.name for board in gpus() if board.architecture == architecture]
-    chosen = gpu_by_name(gpu).name if gpu else boards[0] if len(boards) == 1 else ""
-    if chosen and (not boards or chosen in boards):
+    chosen = gpu or canonical(architecture)
+    if chosen in boards or (gpu and not boards):
+        if not gpu and (note := registry().ambiguity_note(architecture)):
+            notes[note] = None
         return chosen
     fitting = ", ".join(boards) or "no registered GPU"
-    fits = f"the architecture {architecture} fits {fitting}{', not ' * bool(chosen)}{chosen}"
+    fits = f"the architecture {architecture} fits {fitting}{f', not {gpu}' if gpu else ''}"
     raise InputError(f"{path}: {fits if architecture else 'the file names no GPU'}; give its board with --gpu")

@@ -48,7 +48,20 @@ def test_experts_have_the_time_of_both_kernels(tmp_path: Path) -> None:
         ["moe", "fp8_block", "", 16, 7168, 256, 256, 8, 1, 42.5],
         ["moe", "bf16", "nongated", 16, 7168, 256, 256, 8, 1, 90.0],
     ]
-    assert imported.notes == ("left out: 1 row, the package has no such element type",)
+    doubt = "GPU gfx950_256 is taken as mi355x, its commonest board; others: mi350x"
+    assert imported.notes == (doubt, "left out: 1 row, the package has no such element type")
+
+
+@pytest.mark.parametrize(("lost", "gpu"), [("", "mi325x"), ("gfx942,", "mi300x"), ("gfx942,", "gfx942:304")])
+def test_rows_of_another_board_are_counted(refused, tmp_path: Path, lost: str, gpu: str) -> None:
+    text = GEMM.replace("gfx,", "") if lost else GEMM
+    for each in ("gfx942,", "gfx950,", "gfx777,") if lost else ():
+        text = text.replace(each, "")
+    imported = read(tmp_path, text, dtype="fp8", gpu=gpu)
+    assert imported.rows[["gpu", "time_us"]].to_numpy().tolist() == [[gpu.replace("gfx942:304", "mi300x"), 20.9]]
+    assert any(note.startswith("left out: 2 rows, they are of another board") for note in imported.notes)
+    with refused("no measurement", "of another board than mi210"):
+        read(tmp_path, text, dtype="fp8", gpu="mi210")
 
 
 @pytest.mark.parametrize(

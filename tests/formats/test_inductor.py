@@ -31,7 +31,7 @@ def save(folder: Path, log: object) -> Path:
 
 
 def read(*paths: Path, **options: str) -> Imported:
-    return FORMATS["inductor"].read(paths, **{"gpu": "h100", **options})
+    return FORMATS["inductor"].read(paths, **{"gpu": "h100-sxm", **options})
 
 
 def test_matrix_products_become_rows_and_a_kernel(tmp_path: Path) -> None:

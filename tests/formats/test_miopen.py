@@ -86,6 +86,8 @@ def test_file_name_without_a_gpu_needs_the_option(refused, tmp_path: Path) -> No
     rows = FORMATS["miopen"].read([path], gpu="mi210", library_version="6.2").rows
     assert rows["gpu"].unique().tolist() == ["mi210"] and rows["library_version"].unique().tolist() == ["6.2"]
     assert "num_cu" not in rows
+    with refused("has the GPU gfx90a_104, not h100-sxm"):
+        FORMATS["miopen"].read([save(tmp_path, FORWARD, name="gfx90a68.ufdb.txt")], gpu="h100-sxm")
 
 
 @cases(__file__)

@@ -44,7 +44,7 @@ def save(folder: Path, key: list[Any], timings: Any = TIMINGS, name: str = "matm
 
 
 def read(*paths: Path, **options: str) -> Imported:
-    return FORMATS["triton"].read(paths, **{"gpu": "h100", **options})
+    return FORMATS["triton"].read(paths, **{"gpu": "h100-sxm", **options})
 
 
 def test_folder_of_keys_becomes_one_table(tmp_path: Path) -> None:

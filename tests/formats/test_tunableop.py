@@ -34,6 +34,9 @@ def test_lines_without_a_measurement_are_counted(tmp_path: Path) -> None:
     assert imported.rows[["gpu", "time_us", "repeats"]].to_numpy().tolist() == [["mi100", 500.0, 2]]
     assert sorted(note.split()[2] for note in imported.notes) == ["1", "1", "6"]
     assert imported.candidates == "listed"
+    rows = "".join(f"{product.replace('8_4_2', f'8_4_2_ld_{ld}')},{t}\n" for ld, t in (("8_2_8", 1), ("9_2_8", 3)))
+    imported = read(tmp_path, HEAD + rows)
+    assert (imported.rows["time_us"].tolist(), len(imported.notes)) == ([1000.0], 1)
 
 
 @cases(__file__)
@@ -46,6 +49,6 @@ def test_import_command_needs_the_board_of_a_shared_architecture(
     tmp_path: Path, seer: Callable[..., CommandResult]
 ) -> None:
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(SAMPLE.read_bytes()))
-    assert seer("import", "tunableop", SAMPLE, "-o", tmp_path / "a.csv").code == 2
+    assert "is taken as rx-7900-xtx" in seer("import", "tunableop", SAMPLE, "-o", tmp_path / "a.csv").err
     run = seer("import", "tunableop", SAMPLE, tmp_path / "b.csv.gz", "--gpu", "7900xtx", "-o", tmp_path / "a.csv")
     assert (run.code, "2 rows" in run.out, "2 lines" in run.err) == (0, True, True)
