@@ -175,12 +175,8 @@ def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tup
     if frame.empty:
         raise InputError(f"no row of family {family.name} is left: {_listed(left_out)}")
     spike, distance = along_lines(frame, family)
-    quality = {
-        "noise": noise_of(distance),
-        "noise_by": noise_records(frame, distance),
-        "floors": floors,
-        "spikes": int(spike.sum()),
-    }
+    quality: dict[str, Any] = {"noise": noise_of(distance), "noise_by": noise_records(frame, distance)}
+    quality |= {"floors": floors, "spikes": int(spike.sum())}
     return frame.assign(spike=spike).reset_index(drop=True), quality
 
 
@@ -262,18 +258,10 @@ def _rows(table: pd.DataFrame, source: SourceTable, name: str, family: Family) -
     """Return the dataset columns of one table: texts as categories, sizes as the narrowest sufficient integers."""
     library, version = source.library
     try:
-        values = {
-            **family.setting_defaults,
-            "math": "default",
-            "library": library,
-            **{COLUMNS.get(str(name), str(name)): table[name] for name in table},
-            **TABLES[source.table][1],
-            "gpu": name,
-            "library_version": version,
-            "family": family.name,
-            "status": "ok",
-        }
-        values |= _special(table, source.table, version)
+        values: dict[str, Any] = {**family.setting_defaults, "math": "default", "library": library}
+        values |= {COLUMNS.get(str(column), str(column)): table[column] for column in table}
+        values |= {**TABLES[source.table][1], "gpu": name, "library_version": version}
+        values |= {"family": family.name, "status": "ok", **_special(table, source.table, version)}
         if "query_length" in values:
             length = values["query_length"] + values.get("step", 0)
             values = {"kv_heads": values["heads"], "window": 0, **values, "context_length": length}

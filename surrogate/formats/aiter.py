@@ -88,16 +88,9 @@ def _frame(
         left_out,
     )
     columns = {name for name in _NAMES["columns"].values() if name in frame} - {*numbers}
-    labels = {
-        "operator": operator,
-        "gpu": frame["board"],
-        "dtype": frame["types"],
-        "math": "default",
-        "variant": np.where(frame.get("use_g1u1", "1") == "0", NONGATED, ""),
-        "library": "aiter",
-        "file": path.name,
-        "origin": "aiter",
-    }
+    labels: dict[str, Any] = {"operator": operator, "gpu": frame["board"], "dtype": frame["types"], "math": "default"}
+    labels["variant"] = np.where(frame.get("use_g1u1", "1") == "0", NONGATED, "")
+    labels |= {"library": "aiter", "file": path.name, "origin": "aiter"}
     measured = pd.concat([frame[sorted(columns)], numbers], axis=1).assign(**labels)[kept]
     return measured.astype(dict.fromkeys(sizes, np.int64))
 

@@ -144,20 +144,14 @@ def _row(benchmark: object, where: str) -> dict[str, object] | None:
     find_ms = _number(benchmark, "advised_time", where, math.nan)
     advised = _number(benchmark, "advised_convolution_algorithm", where, math.nan)
     heuristic = next((a.name for a in algorithms("cudnn", direction) if a.enum == advised), None)
-    return {
-        "gpu": _tag(benchmark, "gpu_name"),
-        "library": "cudnn",
-        "library_version": _tag(benchmark, "cudnn_version"),
-        **conv.to_dict(),
-        "algorithm": f"ALGO_{algorithm}" if algorithm.isdigit() else algorithm,
-        "status": "ok" if ok else "not_supported" if refused else "failed",
-        "time_us": time_us if ok else math.nan,
-        "workspace_bytes": _number(benchmark, "workspace_bytes", where, math.nan) if ok else math.nan,
-        "find_time_us": find_ms * 1000 if find_ms > 0 else math.nan,
-        "heuristic_algorithm": heuristic if is_second and ok else None,
-        "origin": "dlperf" if is_second else "c3sr_scope",
-        "kernels": _kernels(benchmark, where),
-    }
+    algorithm = f"ALGO_{algorithm}" if algorithm.isdigit() else algorithm
+    workspace = _number(benchmark, "workspace_bytes", where, math.nan) if ok else math.nan
+    status = "ok" if ok else "not_supported" if refused else "failed"
+    row = {"gpu": _tag(benchmark, "gpu_name"), "library": "cudnn", "library_version": _tag(benchmark, "cudnn_version")}
+    row |= {**conv.to_dict(), "algorithm": algorithm, "status": status, "time_us": time_us if ok else math.nan}
+    row |= {"workspace_bytes": workspace, "find_time_us": find_ms * 1000 if find_ms > 0 else math.nan}
+    row |= {"heuristic_algorithm": heuristic if is_second and ok else None}
+    return row | {"origin": "dlperf" if is_second else "c3sr_scope", "kernels": _kernels(benchmark, where)}
 
 
 def _kernels(benchmark: dict[str, object], where: str) -> dict[str, dict[str, float]]:

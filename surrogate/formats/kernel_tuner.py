@@ -77,9 +77,7 @@ def read(paths: Paths, *, gpu: str | None = None, name: str | None = None, **lim
     for run in runs:
         sizes = run.sizes or space.sizes
         if names and not sizes:
-            raise InputError(
-                f"{run.path}: no problem size, other files have one; add its T1 file, or leave the file out"
-            )
+            raise InputError(f"{run.path}: the file has no problem size, others have; add its T1 file, or leave it out")
         for row, _ in run.outcomes:
             row.update({axis: sizes.get(axis, 1) for axis in names})
     values = [file.values for file in (space, *runs)]

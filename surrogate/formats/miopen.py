@@ -62,9 +62,8 @@ def read(
     rows = pd.concat(frames, ignore_index=True)
     distinct = rows.drop_duplicates([*KEY_COLUMNS, "solver"], ignore_index=True)
     repeats = len(rows) - len(distinct)
-    notes += [f"{plural(repeats, 'repeated row')} left out: the first row of a problem and solver counts"] * bool(
-        repeats
-    )
+    note = f"{plural(repeats, 'repeated row')} left out: the first row of a problem and solver counts"
+    notes += [note] * bool(repeats)
     if not gpu:
         devices = dict.fromkeys(gpu_of_file(path)[0] for path in paths)
         notes += filter(None, map(registry().ambiguity_note, devices))
@@ -178,16 +177,10 @@ def parse_key(text: str) -> Key | None:
         c, h, w, k, out_h, out_w = k, out_h, out_w, c, h, w
     layouts = match[17].split("-")
     groups = _GROUPS.search(match[20])
-    return Key(
-        sizes=(n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1),
-        out_h=out_h,
-        out_w=out_w,
-        bias=numbers[15],
-        layout=layouts[0] if len(set(layouts)) == 1 else match[17],
-        dtype=DTYPES.get(match[18], match[18].lower()),
-        direction=DIRECTIONS[match[19]],
-        casts=_GROUPS.sub("", match[20]),
-    )
+    sizes = (n, c, h, w, k, r, s, *numbers[9:15], int(groups[1]) if groups else 1)
+    layout = layouts[0] if len(set(layouts)) == 1 else match[17]
+    dtype, casts = DTYPES.get(match[18], match[18].lower()), _GROUPS.sub("", match[20])
+    return Key(sizes, out_h, out_w, numbers[15], layout, dtype, DIRECTIONS[match[19]], casts)
 
 
 def gpu_of_file(path: str | Path, gpu: str = "") -> tuple[str, int | None]:

@@ -225,14 +225,10 @@ class _Log:
         def quantity(name: str, scales: dict[str, float], unit: str = "") -> float:
             return scaled(row.get(name, ""), table.units.get(name, unit), scales, where)
 
-        launch = {
-            "kernel_name": kernel_name(row["Name"]),
-            **{column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)},
-            "time_us": quantity("Duration", TIME_US),
-            "start_us": quantity("Start", TIME_US),
-            "device": row.get("Device", ""),
-            "stream": row.get("Stream", ""),
-        }
+        launch: LaunchRow = {"kernel_name": kernel_name(row["Name"])}
+        launch |= {column: count(column, value, where) for column, value in zip(_GRID, dimensions, strict=True)}
+        launch |= {"time_us": quantity("Duration", TIME_US), "start_us": quantity("Start", TIME_US)}
+        launch |= {"device": row.get("Device", ""), "stream": row.get("Stream", "")}
         if row.get("Registers Per Thread"):
             launch["registers_per_thread"] = count("Registers Per Thread", row["Registers Per Thread"], where)
         for kind in ("static", "dynamic"):

@@ -396,10 +396,8 @@ def _xlsx(data: bytes, allowance: Allowance) -> list[tuple[str, list[Sequence[ob
     book = openpyxl.load_workbook(uncompressed, read_only=True, data_only=True)
     if len(book.worksheets) > _MAX_SHEETS:
         raise ValueError(f"{len(book.worksheets)} sheets, more than {_MAX_SHEETS}")
-    return [
-        (sheet.title, list(sheet.iter_rows(max_row=_MAX_ROWS, max_col=_MAX_COLUMNS, values_only=True)))
-        for sheet in book.worksheets
-    ]
+    bounds = {"max_row": _MAX_ROWS, "max_col": _MAX_COLUMNS}
+    return [(sheet.title, [*sheet.iter_rows(**bounds, values_only=True)]) for sheet in book.worksheets]
 
 
 def _sheet(path: Path, name: str, rows: list[SheetRow]) -> Sheet:

@@ -143,15 +143,12 @@ def _logic(path: Path, limits: ReadLimits) -> TensileTable:
     inputs = problem["DataType"]
     wide = 6 if LETTERS.get(str(inputs)) == "I8" else 0
     sums = problem.get("ComputeDataType", wide if problem.get("HighPrecisionAccumulate") else inputs)
-    return TensileTable(
-        "hipblaslt" if "UseBias" in problem else _library(path),
-        str(board),
-        str(architecture),
-        _type(inputs, problem.get("DestDataType", inputs), sums),
-        "".join("NT"[bool(problem[name])] for name in ("TransposeA", "TransposeB")),
-        names=tuple(_SIZES[str(each)] for each in order),
-        rows=[(sizes, *winner[:2]) for sizes, winner in rows or ()],
-    )
+    library = "hipblaslt" if "UseBias" in problem else _library(path)
+    kind = _type(inputs, problem.get("DestDataType", inputs), sums)
+    transposes = "".join("NT"[bool(problem[name])] for name in ("TransposeA", "TransposeB"))
+    names = tuple(_SIZES[str(each)] for each in order)
+    rows = [(sizes, *winner[:2]) for sizes, winner in rows or ()]
+    return TensileTable(library, str(board), str(architecture), kind, transposes, names, rows)
 
 
 def _leaves(node: Any, counts: dict[int, int]) -> int:
