@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.network.network import TEXTS, refuse_first
+from surrogate.network.network import TEXTS, refuse
 from surrogate.network.result import NetworkTime
 from surrogate.report.tables import Table, TableResult, interval_us
 
@@ -116,10 +116,10 @@ def prices_of(price: object, gpus: Sequence[str], source: str) -> dict[str, floa
     for name, usd in by_name.items():
         is_price = isinstance(usd, int | float) and not isinstance(usd, bool) and MIN_PRICE <= usd <= MAX_PRICE
         limits = {"minimum": MIN_PRICE, "maximum": MAX_PRICE}
-        refuse_first({"price": not is_price}, source=source, name=name, usd=repr(usd)[:40], **limits)
+        refuse({"price": not is_price}, source=source, name=name, usd=repr(usd)[:40], **limits)
         prices[gpu_by_name(name).name] = float(usd)
     unrelated = ", ".join(sorted(prices.keys() - set(names)))
-    refuse_first({"unrelated": unrelated}, names=unrelated)
+    refuse({"unrelated": unrelated}, names=unrelated)
     return prices
 
 

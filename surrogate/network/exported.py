@@ -21,7 +21,7 @@ from surrogate.formats.foreign_file import Allowance, parsed_json, unpacked
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse_first
+from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse
 
 MAX_JSON_BYTES = 256 * 2**20
 GRAPH_FILES = ("models/model.json", "serialized_exported_program.json")
@@ -110,7 +110,7 @@ def _symbol_values(
                 values[names.pop()] = batch
             else:
                 old = _size(size, values)
-                refuse_first({"fixed_program": old != batch}, source=path, old=old, new=batch)
+                refuse({"fixed_program": old != batch}, source=path, old=old, new=batch)
     return values, _size(first[0], values) if first else batch
 
 

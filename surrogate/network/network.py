@@ -129,7 +129,7 @@ def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allow
     return replace(options, **{name: value for name, value in changes.items() if value is not None})
 
 
-def refuse_first(refusals: Mapping[str, object], /, **fields: object) -> None:
+def refuse(refusals: Mapping[str, object], /, **fields: object) -> None:
     """Raise the `refusal` with the first name that holds."""
     if text := next((text for text, holds in refusals.items() if holds), None):
         raise refusal(text, **fields)
@@ -191,10 +191,10 @@ class Work(NamedTuple):
 UNKNOWN_WORK = Work(nan, nan)
 
 
-def add_work(works: dict[str, Work], name: str, work: Work) -> None:
-    """Add ``work`` to the work of the operators with this name, in place."""
-    flops, moved_bytes = works.get(name, (0.0, 0.0))
-    works[name] = Work(flops + work.flops, moved_bytes + work.bytes)
+def add_work(works: dict[str, Work], name: str, flops: float, moved_bytes: float) -> None:
+    """Add to the work of the operators with this name, in place."""
+    work = works.get(name, Work(0.0, 0.0))
+    works[name] = Work(work.flops + flops, work.bytes + moved_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ class NetworkBuilder:
     def omit(self, name: str, work: Work = UNKNOWN_WORK) -> None:
         """Count an operator that has no prediction, and its estimated work."""
         self.unsupported[name] += 1
-        add_work(self.missing, name, work)
+        add_work(self.missing, name, *work)
 
     def network(self, name: str, batch: int | None, training: bool = False, **memory: Any) -> Network:
         """Return everything collected as a network; ``memory`` are its fields on memory."""

@@ -17,24 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surrogate.features.errors import InputError, nearest, one_line_errors, read_bounded
+from surrogate.network import onnx_shapes as shapes
 from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, Tensor, argument_name
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
-from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse_first
-from surrogate.network.onnx_shapes import (
-    MAX_VALUES,
-    ONNX,
-    SHAPE_OPERATORS,
-    ShapeFolder,
-    element_count,
-    first_result,
-    is_small,
-    numbers,
-    sizes_of,
-    store_constants,
-    stored_tensors,
-    stored_types,
-)
+from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse
+from surrogate.network.onnx_shapes import ONNX
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
@@ -75,8 +63,8 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     with one_line_errors(f"{path}: damaged; export it again"):  # protobuf returns text that is no UTF-8 as bytes
         if model.functions:
             _expand_functions(model, path)
-        store_constants(model.graph)
-        weights = stored_types(model.graph)
+        shapes.store_constants(model.graph)
+        weights = shapes.stored_types(model.graph)
         batch, folder = infer_shapes(model, path, weights, options)
         tensors = _tensors(model.graph, weights, options.dtype)
         stored = list(tensors.values())
@@ -84,7 +72,7 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         network = network_of(path, stored, calls, batch, training=options.training)
         operators = {node.op_type for node in model.graph.node}
         integer = sorted(operators & PRODUCT_TYPES.keys())
-        refuse_first({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))
+        refuse({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))
         holds = "DequantizeLinear" in operators, integer, folder.runs
         notes = compress((QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE), holds)
         return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
@@ -96,7 +84,7 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
     for weight in graph.initializer:
         tensors[weight.name] = _tensor(tuple(weight.dims), weight.data_type, dtype)
     for info in (*graph.output, *graph.value_info, *graph.input):  # an input may be an output, too
-        shape = None if element_count(info.type) is None else tuple(sizes_of(info.type))
+        shape = None if shapes.element_count(info.type) is None else tuple(shapes.sizes_of(info.type))
         tensors[info.name] = _tensor(shape, info.type.tensor_type.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
     others: set[str] = set()  # stored tensors that are no weights: scales, tables, running statistics
@@ -125,7 +113,9 @@ def _tensor(shape: Shape | None, code: int, dtype: str | None) -> Tensor:
     return Tensor(shape, kind, floating, values_per_byte=VALUES_PER_BYTE.get(code, 1))
 
 
-def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder, training: bool) -> Iterator[Call]:
+def _nodes(
+    graph: "GraphProto", tensors: dict[str, Tensor], folder: shapes.ShapeFolder, training: bool
+) -> Iterator[Call]:
     """Yield every node as a call, as often as it runs; a computation from constants has the name `CONSTANT_FOLDED`.
 
     Outputs inherit from inputs whether they are constant and whether they need gradients. Small results that depend on
@@ -138,16 +128,16 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder,
         # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
         constant = constant and proto.op_type not in ONNX["random"]
-        is_of_shapes = proto.op_type in SHAPE_OPERATORS or not shape_results.isdisjoint(proto.input)
+        is_of_shapes = proto.op_type in shapes.SHAPE_OPERATORS or not shape_results.isdisjoint(proto.input)
         if is_of_shapes:
             shape_results.update(proto.output)
             largest = max((prod(tensors.get(name, Tensor()).shape or ()) for name in proto.output), default=0)
-            constant = proto.op_type in SHAPE_OPERATORS or (constant and largest <= MAX_VALUES)
+            constant = proto.op_type in shapes.SHAPE_OPERATORS or (constant and largest <= shapes.MAX_VALUES)
         needs_gradient = any(t.needs_gradient or (t.parameter and not constant) for t in inputs)
         call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
         if call.op == "Dropout" and len(proto.input) > 2 and proto.input[2]:
             mode = folder.values.get(proto.input[2])
-            call = replace(call, arguments={**call.arguments, "train": mode is None or any(numbers(mode))})
+            call = replace(call, arguments={**call.arguments, "train": mode is None or any(shapes.numbers(mode))})
         view = inputs and is_view(call, training=training)
         for name in proto.output:
             buffer = inputs[0].buffer if view else name
@@ -166,7 +156,7 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder,
             if isinstance(t, Tensor) and t.parameter
         }
         call = replace(call, arguments={**call.arguments, **trained})
-        yield from repeat(call, folder.runs.get(first_result(proto), 1) - 1)
+        yield from repeat(call, folder.runs.get(shapes.first_result(proto), 1) - 1)
 
 
 def operator_of(proto: "NodeProto") -> str:
@@ -214,13 +204,13 @@ def load_model(path: Path) -> "ModelProto":
     except DecodeError:
         raise InputError(f"{path}: not an ONNX model (no such protobuf message); export it again") from None
     count = len(model.graph.node)
-    refuse_first({"no_nodes": not count, "nodes": count > MAX_NODES}, source=path, count=count, maximum=MAX_NODES)
+    refuse({"no_nodes": not count, "nodes": count > MAX_NODES}, source=path, count=count, maximum=MAX_NODES)
     return model
 
 
 def infer_shapes(
     model: "ModelProto", path: Path, weights: dict[str, int], options: ReadOptions
-) -> tuple[int | None, ShapeFolder]:
+) -> tuple[int | None, shapes.ShapeFolder]:
     """Give every tensor of ``model`` the shape that follows from its inputs, in place; return the batch and the folder.
 
     ``weights`` are the types of all stored tensors; those of inlined bodies are added. The option ``batch`` replaces
@@ -243,12 +233,12 @@ def infer_shapes(
     with one_line_errors(f"{path}: ONNX shape inference refuses the graph"):
         inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=False)
     model.CopyFrom(inferred)
-    folder = ShapeFolder(model, weights, declared)
+    folder = shapes.ShapeFolder(model, weights, declared)
     folder.fold()
-    counts = {name: element_count(kind) for name, kind in folder.types.items()}
+    counts = {name: shapes.element_count(kind) for name, kind in folder.types.items()}
     reshapes = [node for node in model.graph.node if node.op_type == "Reshape"] if old not in (None, new) else []
     pairs = [{counts.get(node.input[0]), counts.get(node.output[0])} - {None} for node in reshapes]
-    refuse_first({"fixed_graph": any(len(pair) > 1 for pair in pairs)}, source=path, old=old)
+    refuse({"fixed_graph": any(len(pair) > 1 for pair in pairs)}, source=path, old=old)
     return new, folder
 
 
@@ -276,7 +266,7 @@ def _expand_functions(model: "ModelProto", path: Path) -> None:
         size = count(model.graph.node)
     except RecursionError:
         raise InputError(f"{path}: its local functions call themselves or nest too deep; export it inlined") from None
-    refuse_first({"functions": size > MAX_NODES}, source=path, maximum=MAX_NODES)
+    refuse({"functions": size > MAX_NODES}, source=path, maximum=MAX_NODES)
     with one_line_errors(f"{path}: its local functions cannot be expanded"):
         model.CopyFrom(inline_local_functions(model))
 
@@ -285,9 +275,9 @@ def _set_weights_aside(graph: "GraphProto") -> None:
     """Replace large initializers by inputs of their shape, so that their bytes are not copied."""
     from onnx.helper import make_tensor_value_info
 
-    small_weights = [deepcopy(weight) for weight in graph.initializer if is_small(weight)]
+    small_weights = [deepcopy(weight) for weight in graph.initializer if shapes.is_small(weight)]
     names = {each.name for each in (*graph.input, *small_weights)}
-    stored = [each for each in stored_tensors(graph) if each[0] not in names]
+    stored = [each for each in shapes.stored_tensors(graph) if each[0] not in names]
     graph.input.extend(make_tensor_value_info(*each) for each in stored)
     del graph.initializer[:], graph.sparse_initializer[:]
     graph.initializer.extend(small_weights)
@@ -301,7 +291,7 @@ def _size_inputs(
     old = new = None
     names: set[str] = set()
     for info in (info for info in graph.input if info.name not in weights):
-        refuse_first({"no_shape": not info.type.tensor_type.HasField("shape")}, source=path, name=info.name)
+        refuse({"no_shape": not info.type.tensor_type.HasField("shape")}, source=path, name=info.name)
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             place = f"{info.name}.{axis}"
             key = dim.dim_param or place
@@ -316,7 +306,7 @@ def _size_inputs(
             elif value is None:
                 value = dim.dim_value
             is_empty = axis > 0 and value == 0 and dim.HasField("dim_value")
-            refuse_first({"no_size": value < 1 and not is_empty}, source=path, name=info.name, size=key)
+            refuse({"no_size": value < 1 and not is_empty}, source=path, name=info.name, size=key)
             dim.ClearField("dim_param")
             dim.dim_value = value
     if unknown := next((name for name in dims if name not in names), None):
@@ -340,7 +330,7 @@ def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
     for value in graph.initializer:
         # If the bytes do not fit the shape, shape inference reports the consequence.
         with suppress(ValueError, TypeError, KeyError):
-            if value.name in targets and len(shape := numbers(value)) > 1 and shape[0] == old:
+            if value.name in targets and len(shape := shapes.numbers(value)) > 1 and shape[0] == old:
                 value.CopyFrom(onnx.helper.make_tensor(value.name, value.INT64, [len(shape)], [new, *shape[1:]]))
 
 
@@ -349,8 +339,8 @@ def _drop_stale_shapes(graph: "GraphProto", *, keep: bool) -> "dict[str, TypePro
 
     With ``keep``, inner shapes that consist of numbers stay, and only outputs with such shapes are returned.
     """
-    kept = [deepcopy(info) for info in graph.value_info if keep and min(sizes_of(info.type), default=1) > 0]
-    declared = {each.name: deepcopy(each.type) for each in graph.output if keep and element_count(each.type)}
+    kept = [deepcopy(info) for info in graph.value_info if keep and min(shapes.sizes_of(info.type), default=1) > 0]
+    declared = {each.name: deepcopy(each.type) for each in graph.output if keep and shapes.element_count(each.type)}
     del graph.value_info[:]
     graph.value_info.extend(kept)
     for output in graph.output:

@@ -28,7 +28,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
 from surrogate.features.families.transfer import HANDSHAKE_US, Collective
 from surrogate.features.problem import DTYPES
-from surrogate.network.network import TEXTS, Cluster, Layer, Network, ReadOptions, refuse_first
+from surrogate.network.network import TEXTS, Cluster, Layer, Network, ReadOptions, refuse
 from surrogate.network.operators import all_gather, all_reduce, reduce_scatter
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update
@@ -83,7 +83,7 @@ def cluster_of(source: str, options: ReadOptions) -> Cluster:
         node_gpus = checked_int(source, "gpus_per_node", options.gpus_per_node, maximum=MAX_NODE_GPUS)
     cluster = Cluster(gpus, min(node_gpus, gpus), node_gbps or 0.0, is_sharded)
     is_bandwidth = isinstance(node_gbps, Real) and isfinite(node_gbps) and node_gbps >= MIN_NODE_GBPS
-    refuse_first(
+    refuse(
         {
             "hybrid": min(counts.values()) > 1,
             "untrained_shards": is_sharded and not options.training,

@@ -15,7 +15,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
-from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, Cluster, Layer, Network, Work, add_work, refusal
+from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
 from surrogate.network.operators import all_gather, all_reduce, tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
@@ -233,10 +233,7 @@ class Predictors:
         if factor > 1:
             is_measured = self.gpu.architecture in STEP_FACTORS
             evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"
-            yield (
-                f"a training step takes {factor:g} times the kernels' times alone ({evidence}; lower clocks and cold"
-                " caches are the assumed cause); the layers have the kernels' times alone"
-            )
+            yield TEXTS["notes"]["step_factor"].format(factor=factor, evidence=evidence)
 
     def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:
         """Yield notes on harness floors, and on convolutions that were measured only on other GPUs."""
@@ -247,10 +244,7 @@ class Predictors:
         others = {_setting(run) for run in selections if run in answers and answers[run].source in FALLBACK_SOURCES}
         if measured and others:
             own, other = (", ".join(sorted(map(" ".join, settings))) for settings in (measured, others))
-            yield (
-                f"convolutions measured on {self.gpu.name}: {own}; not {other}: their times come from"
-                " other GPUs and have wider intervals"
-            )
+            yield TEXTS["notes"]["other_settings"].format(gpu=self.gpu.name, own=own, other=other)
 
     def _link_notes(self, cluster: Cluster) -> Iterator[str]:
         """Yield a note on the links over which the GPUs exchange weights and gradients."""
@@ -355,7 +349,7 @@ def _unsupported_fields(
     for layer in untimed:
         name = f"{layer.operator} ({reasons[layer.problem]})"
         unsupported[name] += 1
-        add_work(work, name, Work(layer.problem.flops, layer.problem.dram_bytes))
+        add_work(work, name, layer.problem.flops, layer.problem.dram_bytes)
     return {"unsupported": dict(unsupported), "missing": work}
 
 

@@ -10,20 +10,10 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import (
-    TEXTS,
-    Layer,
-    Network,
-    NetworkBuilder,
-    ReadOptions,
-    element_type,
-    refusal,
-    refuse_first,
-    with_fields,
-)
+from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, refuse, with_fields
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
-from surrogate.network.training import with_accumulation
+from surrogate.network.training import NORM_NOTE, with_accumulation
 
 MODEL_SUFFIXES = (".onnx", ".pt2")
 TABLE_SUFFIXES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
@@ -34,7 +24,6 @@ PARALLEL_OPTIONS = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "
 LANGUAGE_OPTIONS = ("prefill", "decode", "sequence", "lora", *PARALLEL_OPTIONS)
 REFUSED_OPTIONS = ("optimizer", "dims", "amp", "math", "layout", "runtime", "host", "sequence", "lora", "checkpointing")
 """Options that a step of a language model does not have."""
-NORM_NOTE = TEXTS["notes"]["norms"]
 NO_LAUNCHES_NOTE = "without launches"
 NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a]")
 """Bytes that no text contains."""
@@ -102,7 +91,7 @@ def _read_path(text: str, path: Path, options: ReadOptions) -> Network:
     if is_table:
         option = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
         has_launches = options.host or options.runtime not in (None, "compiled")
-        refuse_first({"no_launches": has_launches}, source=text, option=option)
+        refuse({"no_launches": has_launches}, source=text, option=option)
         return replace(fuse_layers(network) if options.runtime else network, headline_notes=(NO_LAUNCHES_NOTE,))
     if kind == ".onnx" and not (options.runtime or options.host):
         return replace(network, headline_notes=(f"{NO_LAUNCHES_NOTE}; --runtime eager adds them",))
@@ -130,7 +119,7 @@ def _language_step(source: str, path: Path, options: ReadOptions) -> Network:
     if options.training:
         return read_training(path, options)
     option = next((name.removesuffix("s") for name in REFUSED_OPTIONS if getattr(options, name)), None)
-    refuse_first({"step": option}, source=source, option=option)
+    refuse({"step": option}, source=source, option=option)
     fields = {name: value for name in ("dtype", *PARALLEL_OPTIONS) if (value := getattr(options, name)) is not None}
     return with_accumulation(read_language(path, options, Deployment(**fields)), options.accumulate)
 
@@ -141,7 +130,7 @@ def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
     is_module = _is_module(source)
     name = next((name for name in LANGUAGE_OPTIONS if getattr(options, name) is not None), None)
     option = f"--{name.replace('_', '-')}" if name else f"--dtype {dtype}"
-    refuse_first(
+    refuse(
         {
             "optimizer": options.optimizer and not options.training,
             "checkpointing": options.checkpointing,
@@ -171,11 +160,12 @@ def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
 
         return read_module(source, options)
     is_table = kind in TABLE_SUFFIXES
-    refuse_first({"binary": not is_table and NO_TEXT.search(first_bytes(path, 4096))}, source=source)
-    if is_table or path.is_file():
-        return read_problem_table(path, options)
-    networks, problem = f"{', '.join(NETWORKS)}{_suggestion(path)}", "a folder" if path.is_dir() else "no such file"
-    raise refusal("no_source", source=source, problem=problem, networks=networks)
+    is_binary = not is_table and NO_TEXT.search(first_bytes(path, 4096))
+    is_missing = not is_table and not path.is_file()
+    networks = f"{', '.join(NETWORKS)}{_suggestion(path)}" if is_missing else ""
+    problem = "a folder" if path.is_dir() else "no such file"
+    refuse({"binary": is_binary, "no_source": is_missing}, source=source, problem=problem, networks=networks)
+    return read_problem_table(path, options)
 
 
 def _suggestion(path: Path) -> str:
@@ -203,20 +193,20 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
     rows = read_list(path)
     measurements = [row.problem for row in rows if row.algorithm is not None]
     refusals = {"rows": len(rows) > MAX_ROWS, "algorithms": len(set(measurements)) < len(measurements)}
-    refuse_first(refusals, source=path, count=len(rows), maximum=MAX_ROWS)
+    refuse(refusals, source=path, count=len(rows), maximum=MAX_ROWS)
     builder = NetworkBuilder()
     for row in rows:
         if row.problem is None:
             builder.omit(row.operator)
         else:
             is_described = isinstance(row.problem, DescribedProblem)
-            refuse_first({"described": is_described}, source=path, where=row.where, kind=row.problem.kind)
+            refuse({"described": is_described}, source=path, where=row.where, kind=row.problem.kind)
             layer = _layer(row.name or row.where, row.problem, options, bool(builder.layers))
             samples = layer.problem.samples
             if options.batch is not None and samples is not None:
                 layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
             builder.add([replace(layer, heuristic=row.heuristic)])
-    refuse_first({"no_rows": not builder.layers}, source=path)
+    refuse({"no_rows": not builder.layers}, source=path)
     batches = {layer.problem.samples for layer in builder.layers} - {None}
     return replace(builder.network(path.stem, batches.pop() if len(batches) == 1 else None), keeps_math=True)
 

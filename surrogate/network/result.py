@@ -451,10 +451,9 @@ class NetworkTime(TableResult):
         if host.launch_us > device_us:
             bound = "launches bound"
             kernels += "; the messages add no time, since launches take longer" if exchange else ""
-        return (
-            f"{bound} it: {kernels}; {host.runtime} on a {host.host} host"
-            f" launches them in {host.launch_us / 1e3:.3f} ms, and {host.floor_us / 1e3:.3f} ms before and after"
-        )
+        texts = {"bound": bound, "kernels": kernels, "runtime": host.runtime, "host": host.host}
+        times_ms = {"launch_ms": host.launch_us / 1e3, "floor_ms": host.floor_us / 1e3}
+        return TEXTS["notes"]["launches"].format(**texts, **times_ms)
 
     def table(self) -> Table:
         """Return the table of the layers that take longest."""

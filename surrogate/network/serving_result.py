@@ -168,10 +168,8 @@ class Serving(TableResult):
         ratios = " and ".join(f"{name} {significant(ms)} of {maximum:g} ms" for name, ms, maximum in times if maximum)
         is_far = max(self.targets.target_ratios(nearest_row.ttft_ms, nearest_row.tpot_ms).values()) > MAX_TARGET_RATIO
         which = "both" if all(self.targets) else "the"
-        return (
-            f"no configuration meets {which} targets with at most {self.gpus} GPUs; the nearest,"
-            f" {sentence_of(nearest_row)}, has {ratios}{'; targets are in ms' if is_far else ''}"
-        )
+        texts = {"nearest": sentence_of(nearest_row), "units": "; targets are in ms" * is_far}
+        return TEXTS["notes"]["misses"].format(which=which, gpus=self.gpus, ratios=ratios, **texts)
 
     def _target_warning(self, best: ServerRow) -> str:
         safe_row = next(filter(self._surely_meets, self.rows), None)
@@ -204,10 +202,9 @@ class Serving(TableResult):
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
             others = len({row.split for row in misfits}) - 1
             further = f", {others} other split{'s' * (others > 1)} at least as much" if others else ""
-            yield (
-                f"{minimum.split} does not fit {name} in {dtype}, cache {kv_dtype}: it needs"
-                f" {minimum.memory_gib:.1f} of {available:.1f} GiB on each{further}; {remedy}"
-            )
+            texts = {"split": minimum.split, "gpu": name, "dtype": dtype, "kv_dtype": kv_dtype, "further": further}
+            sizes = {"needed": minimum.memory_gib, "available": available}
+            yield TEXTS["notes"]["misfit"].format(remedy=remedy, **texts, **sizes)
 
     @property
     def rivals(self) -> tuple[ServerRow, ...]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,41 +20,16 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, one_line_errors
 from surrogate.features.problem import HALF
 from surrogate.features.user_code import imported_callable
+from surrogate.network import torch_gpu
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import (
-    DEFAULTS,
-    TEXTS,
-    Network,
-    NetworkBuilder,
-    ReadOptions,
-    element_type,
-    refusal,
-    with_fields,
-)
+from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
 from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.network.torch_gpu import (
-    cuda_autocast,
-    current_autocast,
-    on_cpu,
-    overridden,
-    stored_values,
-    tf32_operations,
-    without_memory,
-)
-from surrogate.network.torch_recording import (
-    ROUTING_NOTE,
-    Arguments,
-    Recording,
-    memory_format,
-    record_calls,
-    tensor_info,
-    tensors_in,
-)
+from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -79,10 +55,10 @@ def read_module(source: str, options: ReadOptions) -> Network:
     module is built with real tensors. Raises `InputError` if torch is missing, or if the callable or the module fails.
     """
     fake = _fake_mode(source)
-    with cuda_autocast():
+    with torch_gpu.cuda_autocast():
         build = imported_callable(source, CONTRACT)
     options = replace(options, batch=_batch(build, options.batch))
-    with _one_line_errors(source), cuda_autocast():
+    with _one_line_errors(source), torch_gpu.cuda_autocast():
         try:
             with fake:
                 with _copied_without_memory(), _tied_weights_stay_tied():
@@ -92,7 +68,7 @@ def read_module(source: str, options: ReadOptions) -> Network:
             raise
         except Exception:
             module, inputs = _build(source, build, options.batch)
-            module, inputs = without_memory(fake, module, inputs)
+            module, inputs = torch_gpu.without_memory(fake, module, inputs)
             with fake:
                 return _network(source, module, inputs, options)
 
@@ -111,7 +87,7 @@ def _one_line_errors(source: str) -> Iterator[None]:
             where = "".join(
                 f"{part}: " for part in (source, *getattr(error, "__notes__", ()), *_user_line(error)) if part
             )
-            raise refusal("values", where=where, operator=error.func) from None
+            raise InputError(TEXTS["refusals"]["values"].format(where=where, operator=error.func)) from None
         finally:
             torch_log.disabled = was_silent
 
@@ -178,7 +154,7 @@ def _tied_weights_stay_tied() -> Iterator[None]:
                 part._buffers[name] = None if value is None else function(value)
         return part
 
-    with overridden(torch.nn.Module, _apply=apply):
+    with torch_gpu.overridden(torch.nn.Module, _apply=apply):
         yield
 
 
@@ -196,7 +172,7 @@ def module_network(module: "Module", inputs: object, options: ReadOptions = DEFA
     if not isinstance(module, Module):
         raise InputError(f"{name} is not a torch.nn.Module; give a module and its inputs")
     with _one_line_errors(name):
-        copied, arguments = without_memory(fake, original, _arguments(inputs))
+        copied, arguments = torch_gpu.without_memory(fake, original, _arguments(inputs))
         with fake:
             network = _network(name, copied, _at_batch(arguments, options.batch), options)
     return replace(network, runtime="compiled" if is_compiled else "eager")
@@ -283,16 +259,16 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
     chains depend on this order; `surrogate.network.runtime.with_options` describes the next steps.
     """
     dtype = element_type("dtype", options.dtype, TRAINING_DTYPES)
-    options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or current_autocast())
+    options = replace(options, dtype=dtype, amp=element_type("amp", options.amp, HALF) or torch_gpu.current_autocast())
     module, is_compiled = _original_module(module)
     module._compiled_call_impl = None
-    inputs = on_cpu(module, inputs)
+    inputs = torch_gpu.on_cpu(module, inputs)
     has_eval_parts = options.training and not all(part.training for part in module.modules())
     module.train(options.training)
     recorded = record_calls(module, inputs, options)
     unit_weights: Counter[str] = Counter()
     for name, weight in module.named_parameters():
-        unit_weights[unit_of(name)] += stored_values(weight)
+        unit_weights[unit_of(name)] += torch_gpu.stored_values(weight)
     builder, forward_layers = _layers(recorded, unit_weights, options.training)
     weights = [tensor_info(weight, dtype) for weight in (*module.parameters(), *module.buffers())]
     trained = _trained_weights(module, dtype) if options.training else {"fp32": []}
@@ -304,16 +280,17 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         source.rpartition(":")[2],
         first if options.batch is None else options.batch,
         options.training,
-        parameters=sum(map(stored_values, module.parameters())),
+        parameters=sum(map(torch_gpu.stored_values, module.parameters())),
         weights_bytes=sum(tensor.bytes for tensor in weights),
         **recorded.allocator.peak_fields(recorded.persistent_bytes),
-        tf32=tf32_operations(),
+        tf32=torch_gpu.tf32_operations(),
         state_bytes=state_bytes,
         forward_layers=forward_layers if options.training else 0,
         runtime="compiled" if is_compiled else "eager",
         tokens=next((tensor.numel() for tensor in tensors_in(inputs.by_name.get(TOKENS_INPUT))), None),
     )
-    notes = [note for note, holds in ((EVAL_NOTE, has_eval_parts), (ROUTING_NOTE, recorded.routing.is_used)) if holds]
+    texts = EVAL_NOTE, TEXTS["notes"]["routing"]
+    notes = compress(texts, (has_eval_parts, recorded.routing.is_used))
     return replace(network, notes=(*network.notes, *notes))
 
 

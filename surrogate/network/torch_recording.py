@@ -19,7 +19,7 @@ from surrogate.features.problem import DTYPES
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS
 from surrogate.network.memory import Allocator
-from surrogate.network.network import TEXTS, ReadOptions, refuse_first
+from surrogate.network.network import TEXTS, ReadOptions, refuse
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
 from surrogate.network.training import RECOMPUTED
@@ -190,7 +190,7 @@ def _check_one_dtype(call: Call) -> None:
     """Raise `InputError` for a product of different types: torch refuses it, but fake tensors accept it."""
     types = {tensor.dtype for tensor in call.tensors() if tensor.floating}
     is_mixed = call.op in SAME_DTYPE_OPERATORS and len(types) > 1
-    refuse_first({"mixed": is_mixed}, name=call.name, types=" and ".join(sorted(types)))
+    refuse({"mixed": is_mixed}, name=call.name, types=" and ".join(sorted(types)))
 
 
 def tensors_in(values: object) -> "list[torch.Tensor]":

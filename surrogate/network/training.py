@@ -16,6 +16,7 @@ from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, Work
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, add_step, step_text, total_state_bytes, trained_weights
 
+NORM_NOTE = TEXTS["notes"]["norms"]
 TRAINING_WORK = 3
 """Work of an unsupported operator in an iteration / in the forward pass: a product has two products as gradients."""
 CAST = "cast_weights"
