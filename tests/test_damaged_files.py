@@ -107,6 +107,7 @@ def _samples_of_formats() -> Iterator[Reader]:
     made = ("convolution_milo.T1.json", "tensile_library.json")
     for name, each in FORMATS.items():
         options = {option: value for option, value in needs.items() if option in each.parameters}
+        options.pop("gpu" if name == "aiter" else "", None)  # its rows name other boards
         paths = [path for path, readers in kinds.items() if f"import {name}" in readers and path.name not in made]
         for path in paths:
             reader = sample(f"import {path.name}", importer_of(name, **options), path.name)

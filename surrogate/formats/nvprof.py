@@ -150,9 +150,8 @@ class _Log:
 
         The program's own output is skipped; its lines inside a table are counted.
         """
-        for _, row, _ in self._rows(max_bytes=max_bytes):
-            for text in row.values():
-                self.style.see(text)
+        for text in (text for _, row, _ in self._rows(max_bytes=max_bytes) for text in row.values()):
+            self.style.see(text)
         self.skipped = 0
         handlers = {"trace": self._launch, "metrics": self._metrics, "averages": self._average}
         for table, row, where in self._rows(max_bytes=max_bytes, progress=progress):
@@ -215,9 +214,8 @@ class _Log:
         else:
             dimensions = [row[name] for name in _GRID.values() if row.get(name)]
         if len(dimensions) != len(_GRID):
-            is_copy = row["Name"].startswith("[")
-            self.copies += is_copy
-            self.skipped += not is_copy
+            self.copies += row["Name"].startswith("[")
+            self.skipped += not row["Name"].startswith("[")
             return
         if table.delimiter and "Duration" not in table.units:
             raise InputError(f"{where}: the row of units below the header is missing; write the log again")

@@ -57,9 +57,8 @@ class NumberStyle:
         """
         mark = next(iter(self.evidence), ".")
         if len(self.evidence) > 1:
-            readings = " and ".join(
-                f"{text!r} has a decimal {_MARK_NAMES[mark]}" for mark, text in self.evidence.items()
-            )
+            marks = [f"{number!r} has a decimal {_MARK_NAMES[mark]}" for mark, number in self.evidence.items()]
+            readings = " and ".join(marks)
             raise InputError(f"{self.file}: {readings}; export it again under LC_ALL=C")
         match = None if text.isalnum() or not text else _PRINTED.fullmatch(text.strip())
         if match is None or not _BODY[mark].fullmatch(match[2]):
@@ -69,9 +68,8 @@ class NumberStyle:
 
     def of_rows(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return all rows of a table with normalised texts."""
-        for row in rows:
-            for text in row.values():
-                self.see(text)
+        for text in (text for row in rows for text in row.values()):
+            self.see(text)
         return [{name: self.normalised(text) for name, text in row.items()} for row in rows]
 
     @property

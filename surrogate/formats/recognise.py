@@ -25,15 +25,12 @@ class FileKind(NamedTuple):
 @cache
 def file_kinds() -> tuple[FileKind, ...]:
     """Return the kinds of files in the order in which they are tried."""
-    return tuple(
-        FileKind(
-            name=row["is"],
-            start=re.compile(row["start"], re.DOTALL | re.MULTILINE | re.ASCII),
-            readers=tuple(row.get("readers", ())),
-            remedy=row.get("remedy") or f"give it to `seer {row['readers'][0]}`",
-        )
-        for row in read_toml(__file__)["file"]
-    )
+    kinds = []
+    for row in read_toml(__file__)["file"]:
+        start = re.compile(row["start"], re.DOTALL | re.MULTILINE | re.ASCII)
+        remedy = row.get("remedy") or f"give it to `seer {row['readers'][0]}`"
+        kinds.append(FileKind(row["is"], start, tuple(row.get("readers", ())), remedy))
+    return tuple(kinds)
 
 
 def recognised(path: str | Path) -> FileKind | None:

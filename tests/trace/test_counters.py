@@ -52,6 +52,13 @@ def invented(make_trace, read):
     return profile(read(trace))
 
 
+def test_notes_on_a_file_of_counters_are_kept(invented, tmp_path):
+    path = ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])
+    path.write_text(path.read_text() + "done\n")
+    notes = kernel_table(with_counters(invented, [path])).notes
+    assert "ncu.csv: 1 line left out that ncu did not print" in notes
+
+
 def test_counters_reproduce_the_resnet50_kernel_of_xsp(invented, tmp_path):
     """XSP's slides give the counters of one launch; one step was counted, so each launch counts for both steps."""
     counted = with_counters(invented, [ncu(tmp_path / "ncu.csv", [(CONV, GRID, 31e9, 12.1, 296, 13.2)])])
