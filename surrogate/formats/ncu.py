@@ -27,21 +27,31 @@ from surrogate.dataset.files import Progress
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, read_lines
+from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
-from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, compiled, delimiter_of, ruled_columns
+from surrogate.formats.printed import (
+    TIME_US,
+    NumberStyle,
+    cells_of,
+    compiled,
+    delimiter_of,
+    ruled_columns,
+    share_evidence,
+)
 
 Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
 
-_PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_PREFIXED = re.compile(r"([kKMGT]?)(byte|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
+_PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+_PREFIXED = re.compile(r"(k|[KMG]i?|T|)(bytes?|B|sector|inst|block|register|thread|warp|cycle)(?:/.*)?")
 
 # Metric → label in the details page. Source: the nvprof table of the Nsight Compute CLI manual.
 _TABLE: dict[str, Any] = read_toml(__file__, "ncu_metrics.toml")
 _NAMES: dict[str, list[str]] = _TABLE["columns"]
 _BYTES: dict[str, list[str]] = _TABLE["bytes"]
+_SIZES = {name for column in _NAMES if column.endswith("_bytes") for name in _NAMES[column]}.union(*_BYTES.values())
+"""Metrics in bytes."""
 _SECTOR_BYTES = 32
 _LIMITS, _SMS, _WAVES = (_TABLE["launch"][name] for name in ("limits", "sms", "waves"))
 _DIMENSIONS = {f"{what}_{axis}": f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"}
@@ -107,15 +117,16 @@ def read(
     timed = []
     counted = []
     notes = list[str]()
-    for path in map(Path, paths):
-        if path.suffix == ".ncu-rep":
-            records = read_report(path)
-        else:
-            export = _NcuExport(str(path), read_lines(path, max_bytes=max_bytes, progress=progress))
-            records = export.records()
-            if export.skipped:
-                notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
-            notes += export.style.notes
+    exports = [
+        None if path.suffix == ".ncu-rep" else _NcuExport(path, max_bytes=max_bytes, progress=progress)
+        for path in map(Path, paths)
+    ]
+    share_evidence([export.style for export in exports if export])
+    for path, export in zip(map(Path, paths), exports, strict=True):
+        records = export.records() if export else read_report(path)
+        if export and export.skipped:
+            notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
+        notes += export.style.notes if export else ()
         (timed if any("time_us" in record for record in records) else counted).append(records)
     return imported_launches(timed, counted, [], notes, options)
 
@@ -151,15 +162,15 @@ class _NcuExport:
     A column is known by its name, so the order of the columns does not matter.
     """
 
-    def __init__(self, name: str, lines: Iterable[tuple[int, str]]) -> None:
-        self.name = name
+    def __init__(self, path: Path, **limits: Unpack[ReadLimits]) -> None:
+        self.name = name = str(path)
         self.skipped = 0
         self.style = NumberStyle(name)
         self._tables = 0
         self._launches: list[_Launch] = []
         self._by_id: dict[tuple[int, str, str], _Launch] = {}
         try:
-            self._read(self._content(lines))
+            self._read(self._content(read_lines(path, **limits)))
         except csv.Error as error:
             raise InputError(f"{name} is not CSV ({error}); export it with `ncu --csv`") from None
 
@@ -259,6 +270,8 @@ class _NcuExport:
             raise InputError(f"{self.name}: {name} is {text[:40]!r}; export it under LC_ALL=C")
         if name in _NAMES["time_us"] and unit not in TIME_US:
             raise InputError(f"{self.name}: {name} has no unit of time ({unit[:20]!r}); export the report again")
+        if unit and name in _SIZES and not _PREFIXED.fullmatch(unit):
+            raise InputError(f"{self.name}: {name} has the unit {unit[:20]!r}; give byte, KB or KiB, and so on")
         return float(normalised)
 
 

@@ -23,6 +23,7 @@ A file may hold several tables. Numbers of another locale, such as 1.234,5, are 
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,15 @@ from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, chunks, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
-from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, compiled, delimiter_of, ruled_columns
+from surrogate.formats.printed import (
+    TIME_US,
+    NumberStyle,
+    cells_of,
+    compiled,
+    delimiter_of,
+    ruled_columns,
+    share_evidence,
+)
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
@@ -47,7 +56,12 @@ def read(
 
     Raises `InputError` with file and line.
     """
-    logs = [_Log(Path(path), NumberStyle(str(path))).read(max_bytes, progress) for path in paths]
+    logs = [_Log(Path(path), NumberStyle(str(path))) for path in paths]
+    for log in logs:
+        log.see(max_bytes)
+    share_evidence([log.style for log in logs])
+    for log in logs:
+        log.read(max_bytes, progress)
     notes = [note for log in logs for note in (*log.notes, *log.style.notes)]
     launches = [log.launches for log in logs if log.launches]
     metrics = [log.metrics for log in logs if log.metrics]
@@ -74,8 +88,15 @@ def is_summary(path: Path) -> bool:
 
 def read_summary(path: Path) -> tuple[str, list[str], list[LaunchRow]]:
     """Return the title, notes, and a record per kernel, copy and API call: type, name, share in %, times, calls."""
-    log = _Log(path, NumberStyle(str(path))).read(DEFAULT_MAX_BYTES, None)
+    log = _Log(path, NumberStyle(str(path)))
+    log.see(DEFAULT_MAX_BYTES)
+    log.read(DEFAULT_MAX_BYTES, None)
     is_nsys = any(table.is_nsys for table in log.listed.values())
+    totals_us = Counter[str]()
+    for row in log.summary:
+        totals_us[row["type"]] += row["total_us"]
+    for row in log.summary if is_nsys else ():  # a report of nsys may mix types, and a type may have several reports
+        row["time_pct"] = 100 * row["total_us"] / (totals_us[row["type"]] or math.inf)
     return f"Summary of {'nsys stats' if is_nsys else 'nvprof'}", log.style.notes, log.summary
 
 
@@ -87,7 +108,7 @@ def database_error(path: Path) -> InputError:
     )
 
 
-GPU_ACTIVITIES, API_CALLS = "GPU activities", "API calls"
+GPU_ACTIVITIES, API_CALLS, OTHER_CALLS = "GPU activities", "API calls", "other calls"
 _SUMMARY_NAMES = ("Type", "Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name")
 _TEXT_NAMES = {"Regs*": "Registers Per Thread", "SSMem*": "Static SMem", "DSMem*": "Dynamic SMem"}
 _GRID = {f"{what}_{axis.lower()}": f"{what.title()} {axis}" for what in ("grid", "block") for axis in "XYZ"}
@@ -145,19 +166,18 @@ class _Log:
         names = {"kernel_name": "kernel", "time_us": "avg_us", "invocations": "calls"}
         return [{column: row[name] for column, name in names.items()} for row in kernels]
 
-    def read(self, max_bytes: int, progress: Progress | None) -> "_Log":
-        """Read all tables, first for their style of numbers.
-
-        The program's own output is skipped; its lines inside a table are counted.
-        """
+    def see(self, max_bytes: int) -> None:
+        """Read all tables for their style of numbers."""
         for text in (text for _, row, _ in self._rows(max_bytes=max_bytes) for text in row.values()):
             self.style.see(text)
+
+    def read(self, max_bytes: int, progress: Progress | None) -> None:
+        """Read all tables. The program's own output is skipped; its lines inside a table are counted."""
         self.skipped = 0
         handlers = {"trace": self._launch, "metrics": self._metrics, "averages": self._average}
         for table, row, where in self._rows(max_bytes=max_bytes, progress=progress):
             normalised = {name: self.style.normalised(text) for name, text in row.items()}
             handlers.get(table.kind, self._summarise)(table, normalised, where)
-        return self
 
     def _rows(self, **limits: Unpack[ReadLimits]) -> Iterator[tuple[_Table, dict[str, str], str]]:
         """Yield the table, the texts by column, and the place of each row."""
@@ -240,13 +260,17 @@ class _Log:
 
         Several reports of nsys may list a kernel; the first one counts.
         """
-        self.type = row.get("Type") or self.type
-        first = self.listed.setdefault((self.type, row["Name"]), table)
+        self.type = activity = row.get("Type") or self.type
+        if category := row.get("Category"):
+            activity = API_CALLS if category.endswith("API") else GPU_ACTIVITIES
+        if table.is_nsys and activity == API_CALLS and not row["Name"].lower().startswith("cu"):
+            activity = OTHER_CALLS
+        first = self.listed.setdefault((activity, row["Name"]), table)
         if table.is_nsys and first is not table:
             return
         share = scaled(row["Time(%)"], "%", {"%": 1}, where)
         calls = count("Calls", row["Calls"], where)
-        record: LaunchRow = {"type": self.type, "kernel": row["Name"], "time_pct": share, "calls": calls}
+        record: LaunchRow = {"type": activity, "kernel": row["Name"], "time_pct": share, "calls": calls}
         for name, column in {"total_us": "Time", "avg_us": "Avg", "min_us": "Min", "max_us": "Max"}.items():
             record[name] = scaled(row[column], table.units.get(column, ""), TIME_US, where) if column in row else None
         if record["avg_us"] is None:

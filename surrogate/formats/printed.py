@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -11,7 +11,7 @@ from surrogate.features.errors import InputError
 
 DELIMITERS = "|;\t,"
 """Delimiters of a table, in the order in which they are looked for: a comma may also be a decimal mark."""
-_SPACES = " '\u2019\u2009\u00a0\u202f"
+_SPACES = " '\u2019\u2009\u00a0\u202f\ufffd"  # the last one is Latin-1's no-break space after decoding
 _PRINTED = re.compile(rf"([+-]?)([\d.,{_SPACES}]*\d[.,]?)((?:[eE][+-]?\d+)?\s*[A-Za-zµμ%]*(?:/s)?)", re.ASCII)
 _BODY = {
     mark: re.compile(rf"(?:\d+|[1-9]\d{{0,2}}([{other}{_SPACES}])(?:\d{{2,3}}\1)*\d{{3}})?(?:[{mark}]\d*)?", re.ASCII)
@@ -79,6 +79,14 @@ class NumberStyle:
             return []
         assumed = f"{self.undecided!r} is read with a decimal point and commas between thousands"
         return [f"{self.file}: no number shows the decimal mark; {assumed}; LC_ALL=C makes sure"]
+
+
+def share_evidence(styles: Sequence[NumberStyle]) -> None:
+    """Give the decimal mark of an import's files, if they agree, to its files without evidence."""
+    marks = {mark: text for style in styles for mark, text in style.evidence.items()}
+    for style in styles:
+        if len(marks) == 1 and not style.evidence:
+            style.evidence = dict(marks)
 
 
 def compiled(patterns: Mapping[str, str]) -> Iterator[re.Pattern[str]]:

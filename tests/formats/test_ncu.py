@@ -72,10 +72,12 @@ def test_problems_make_dataset_rows_with_all_counters(refused, tmp_path: Path) -
     problems.write_text("1\n8 64 56 128 0 3 1 1 1\n")
     imported = read(tmp_path, details(*counted), problems=problems, kernel="sgemm", gpu="v100", library_version="9.1")
     columns = ["n", "algorithm", "time_us", "gpu", "library_version"]
-    assert imported.rows[columns].to_numpy().tolist() == [[8, "IMPLICIT_PRECOMP_GEMM", 5.5, "v100", "9.1"]]
+    assert imported.rows[columns].to_numpy().tolist() == [[8, "IMPLICIT_PRECOMP_GEMM", 5.5, "v100-sxm2-16gb", "9.1"]]
     assert not imported.rows.empty and imported.kernels is not None
     counters = ["blocks", "l2_read_sectors", "tensor_pipe_instructions", "sm_cycles"]
     assert imported.kernels[counters].to_numpy().tolist() == [[1024, 1500.0, 42.0, 9000.0]]
+    two = [details(("Duration", "us", time), ("L2 Hit Rate", "%", "5")) for time in ("1.234,5", "1.234")]
+    assert read(tmp_path, *two).kernels["time_us"].tolist() == [1234.5, 1234]  # the first file shows the second's mark
     with refused("name no GPU"):
         read(tmp_path, RAW, problems=problems, kernel="sgemm")
 

@@ -127,6 +127,8 @@ def test_summaries_of_nvprof_and_nsys_are_alike(
     ]
     rows = seer("trace", "kernels", tmp_path / "log0.csv", "--json").succeeded().json
     assert [row["total_us"] for row in rows if row["type"] == "GPU activities"] == [30_000, 10_000]
+    shares = {row["type"]: sum(each["time_pct"] for each in rows if each["type"] == row["type"]) for row in rows}
+    assert shares == pytest.approx(dict.fromkeys(shares, 100), abs=0.1)
     assert note in "".join(read(tmp_path, text).notes)
 
 
