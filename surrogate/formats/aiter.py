@@ -118,8 +118,8 @@ def _boards(table: pd.DataFrame, path: Path, gpu: str | None, notes: list[str]) 
     missing = {"gfx", "cu_num"} - {*table}
     if missing and not gpu:
         raise InputError(f"{path}: the columns gfx and cu_num, which name the board, are missing; give --gpu")
-    named = table.assign(**{name: facts[name] for name in missing})
-    pairs = named["gfx"] + "_" + named["cu_num"]
+    filled = table.assign(**{name: facts[name] for name in missing})
+    pairs = filled["gfx"] + "_" + filled["cu_num"]
     names = {pair: "" if canonical(pair) == pair else canonical(pair) for pair in pairs.unique()}
     if gpu:
         names = {pair: gpu if name and not registry().contradicts(gpu, pair) else "" for pair, name in names.items()}
