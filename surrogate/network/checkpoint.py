@@ -137,12 +137,12 @@ class Checkpoint:
     def product_dtype(self, product: str, layer: int | None = None) -> str:
         """Return the arithmetic of a product by its name, in a layer or (None) outside all layers, such as the head.
 
-        Servers do not quantise a router, so its arithmetic is ``base_dtype``. Raises `InputError` if the checkpoint
-        cannot be timed, or if the products of one kernel have different arithmetic.
+        The table's ``unquantised`` products have ``base_dtype``. Raises `InputError` if the checkpoint cannot be timed,
+        or if the products of one kernel have different arithmetic.
         """
         if self.refusal:
             raise InputError(self.refusal)
-        if product == "router":
+        if product in TABLE["unquantised"]:
             return self.base_dtype
         key = product, layer
         if key not in self._dtypes:
@@ -179,8 +179,8 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
     A quantisation that cannot be timed raises an error only when `Checkpoint.product_dtype` is called. Raises
     `InputError` if the KV cache's type is unknown, or if Model Optimizer's file is damaged.
     """
-    text = _object(config.get("text_config"))
-    model_type = str(text.get("model_type", config.get("model_type"))).removesuffix("_text")
+    text = {**config, **_object(config.get("text_config"))}
+    model_type = str(text.get("model_type")).removesuffix("_text")
     keys = ("quantization_config", "compression_config", "quantization")
     own = next((each[key] for each in (config, text) for key in keys if each.get(key)), None)
     quant = own or _model_optimizer_config(path)
@@ -190,7 +190,8 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
     try:
         if method not in READERS:
             raise _UnmeasuredError(f"quant_method {method!r} is not one of {', '.join(sorted(filter(None, READERS)))}")
-        return Checkpoint(base_dtype, model_type, READERS[method](_object(quant)))
+        rules = READERS[method]({"expert_dtype": text.get("expert_dtype"), **_object(quant)})
+        return Checkpoint(base_dtype, model_type, rules)
     except _UnmeasuredError as reason:
         return Checkpoint(
             base_dtype,
@@ -333,13 +334,13 @@ def _fp8(quant: Json) -> QuantisationRules:
     if quant.get("dequantize") is True:
         return NO_RULES
     kind = str(quant.get("fmt", "e4m3"))
-    if "e4m3" not in kind or quant.get("expert_dtype", "fp8") != "fp8":
-        raise _UnmeasuredError(
-            f"fp8 in {kind} with experts in {quant.get('expert_dtype', 'fp8')} has no measured kernels"
-        )
+    expert_type = str(quant.get("expert_dtype") or "fp8")
+    if "e4m3" not in kind or expert_type not in TABLE["expert_dtypes"]:
+        raise _UnmeasuredError(f"fp8 in {kind} with experts in {expert_type} has no measured kernels")
+    experts = [(ModuleNames(["experts"]), dtype) for dtype in [TABLE["expert_dtypes"][expert_type]] if dtype]
     blocks = quant.get("weight_block_size")
     weights = f"float8 in blocks of {' × '.join(map(str, blocks))}" if isinstance(blocks, list) and blocks else "float8"
-    return QuantisationRules(((ALL_PRODUCTS, _arithmetic(weights, "float8")),), _skipped(quant))
+    return QuantisationRules((*experts, (ALL_PRODUCTS, _arithmetic(weights, "float8"))), _skipped(quant))
 
 
 def _integers(quant: Json) -> QuantisationRules:

@@ -40,6 +40,7 @@ class DecoderFamily:
     parallel: bool = False
     dense_beside: bool = False
     head_gate: bool = False
+    compressed: bool = False
     learned_positions: bool = False
     mlp_ratio: int = 0
     norm: str = "rms_norm"
@@ -56,9 +57,6 @@ FAMILIES: Mapping[str, DecoderFamily] = {
 }
 """``model_type`` → family, for every supported decoder."""
 DENSE = DecoderFamily()
-ALL_BIASES = ("qkv_proj", "o_proj", "gate_up_proj", "up_proj", "down_proj")
-BIASES = {"attention_bias": ALL_BIASES[:2], "mlp_bias": ALL_BIASES[2:], "use_bias": ALL_BIASES, "bias": ALL_BIASES}
-"""Field of a configuration → products that have a bias if it is true. Source: transformers, ``modeling_llama.py``."""
 
 
 class AttentionHeads(NamedTuple):
@@ -83,6 +81,7 @@ class LayerKind(NamedTuple):
     ``heads`` is None for a layer without attention, ``window`` is the attention window (0: none), and ``inter`` is the
     width of an MLP (0: none). ``routes`` is True for a mixture of experts, and ``mixes`` for the decoder's mixer.
     With sparse attention, ``indexer`` is "full", or "shared" for a layer that uses the positions of an earlier layer.
+    ``compress`` is the number of tokens of a compressed position (0: all positions are kept).
     ``same_as`` is the number of the first layer with the same arithmetic.
     """
 
@@ -92,6 +91,7 @@ class LayerKind(NamedTuple):
     routes: bool = False
     mixes: bool = False
     indexer: str = ""
+    compress: int = 0
     same_as: int = 0
 
 
@@ -128,6 +128,11 @@ class Decoder:
     index_topk: int = 0
     """Heads and their width in the indexer of sparse attention, and the number of positions that it selects."""
     query_rank: int = 0
+    output_groups: int = 0
+    output_rank: int = 0
+    """Groups of heads whose results have a product of their own, and the width of its result."""
+    streams: int = 0
+    """Parallel residuals that hyper-connections mix; 0: one residual."""
     mixer: Mixer | None = None
     """The mixer with a state, in a hybrid."""
     expert_hidden: int = 0
@@ -268,7 +273,9 @@ def _quantised_products(decoder: Decoder, kind: LayerKind) -> Iterator[str]:
     """Yield the names of a layer's products that a checkpoint may quantise."""
     if kind.mixes and decoder.mixer:
         yield from (name for name, *_ in decoder.mixer.products(1, decoder.hidden))
-    if kind.heads and not decoder.family.latent:
+    if kind.heads and decoder.family.compressed:
+        yield from ("qkv_a_proj", "q_b_proj", "o_a_proj", "o_b_proj")
+    elif kind.heads and not decoder.family.latent:
         yield from ("qkv_proj", "o_proj")
     elif kind.heads:
         yield from ("qkv_a_proj", "q_b_proj") if decoder.query_rank else ("q_proj", "kv_a_proj")

@@ -18,8 +18,8 @@ from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
 from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
 from surrogate.features.families.attention import LATENT, ROPE, TRITON
 from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
-from surrogate.network.language import BIASES, FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
-from surrogate.network.language_mixers import BOTH, MIXER, MIXER_NOTE, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
+from surrogate.network.language import FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
+from surrogate.network.language_mixers import BOTH, MIXER, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
 
 MAX_LAYERS = 1000
 MAX_EXPERTS = 1 << 16
@@ -27,15 +27,8 @@ NAME_CUTOFF = 0.75
 """Minimum similarity of a name that an error suggests; gpt2 is not similar to gpt_oss."""
 LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only measured sizes of a latent cache."""
-SCALED_TYPES = ("su", "longrope", "llama3")
-"""Scaling types for which ``max_position_embeddings`` is the number of positions after the scaling."""
 MAX_FACTOR = 1e6
-LATENT_FIELDS = {"nope_dim": "qk_nope_head_dim", "value_dim": "v_head_dim"}
-SPARSE_FIELDS = {"index_heads": "index_n_heads", "index_dim": "index_head_dim", "index_topk": "index_topk"}
-"""Field of a `Decoder` → name in the configuration."""
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-LOCAL_KINDS = ("sliding_attention", "chunked_attention")
-ROUTED_KINDS = ("sparse", "moe", "hash_moe")
 TABLE = read_toml(__file__)
 """Names and meanings of fields; comments in the file explain its sections."""
 
@@ -108,7 +101,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     fields = _Fields(path, {**family.defaults, **given})
     if family.mixer:
         fields = fields.with_values(hybrid_values(fields, family.mixer, MAX_LAYERS))
-        notes.append(MIXER_NOTE)
+    notes += [note for part, note in TABLE["notes"].items() if getattr(family, part)]
     fields = fields.with_values(_mpt_values(fields)) if kind == "mpt" else fields
     decoder = _decoder(fields, family, kind, raw_config)
     unread = [name for name, value in given.items() if value and name not in fields.used]
@@ -173,9 +166,7 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         raise InputError(f"{path}: attn_type_list has layers of linear attention, which {kind} does not have")
     for name, size in LATENT_SIZES.items() if family.latent else ():
         if fields.required(name) != size:
-            raise InputError(
-                f"{path}: {name} is {fields.required(name)}; latent attention was measured for {size} only"
-            )
+            raise InputError(f"{path}: {name} is {fields.required(name)}; only {size} was measured (latent attention)")
     routes = bool(family.experts) and fields.get("enable_moe_block") is not False
     experts = _experts(fields, family) if routes else {}
     dtype_name = str(fields.get("torch_dtype") or fields.get("dtype") or "bfloat16").removeprefix("torch.")
@@ -183,9 +174,8 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
     layers, positions = tuple(_layers(fields, family, count, experts)), _positions(fields, kind)
     groups = fields.config.get("num_key_value_heads") or family.latent or fields.get("block_configs")
     first = next((kind.heads for kind in layers if kind.heads), AttentionHeads(heads, heads, 0, 0))
-    biases = {name: None for field, names in BIASES.items() if fields.get(field) for name in names}
+    biases = {name: None for field, names in TABLE["biases"].items() if fields.get(field) for name in names}
     assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, the number of heads"
-    caps = [fields.get(name) for name in ("attn_logit_softcapping", "final_logit_softcapping")]
     return Decoder(
         name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
         hidden=hidden,
@@ -199,18 +189,18 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         checkpoint=read_checkpoint(path, raw_config, TYPES[dtype_name]),
         tied=bool(fields.get("tie_word_embeddings")),
         family=_family_of(fields, family),
-        query_rank=fields.optional("q_lora_rank") if family.latent else 0,
+        **({"query_rank": fields.optional("q_lora_rank")} if family.latent else {}),
         mixer=_mixer(fields, family.mixer) if family.mixer else None,
         expert_hidden=fields.optional("moe_latent_size"),
         **experts,
-        **{field: fields.required(name) for field, name in LATENT_FIELDS.items() if family.latent},
-        **_index_sizes(fields) if family.sparse else {},
+        **{size: fields.required(name) for size, name, part in TABLE["sizes"] if getattr(family, part)},
+        **_index_sizes(fields) if family.sparse or family.compressed else {},
         positions=positions,
         rotates=bool(fields.config.get("rope", True)) and fields.get("position_embedding_type") in (None, "rope"),
         learned_positions=fields.optional("learned_positions") or family.learned_positions * positions,
         layer_inputs=fields.optional("hidden_size_per_layer_input"),
         layer_vocabulary=fields.optional("vocab_size_per_layer_input"),
-        is_capped=any(caps),
+        is_capped=any(map(fields.get, ("attn_logit_softcapping", "final_logit_softcapping"))),
         attention=str(fields.get("attention") or ""),
         biases=tuple(biases or family.biases),
         notes=() if groups else (assumed,),
@@ -250,6 +240,7 @@ def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping
     windows = _windows(fields, family, count)
     routes = _routed_layers(fields, count) if experts else [False] * count
     indexers = _indexers(fields, count) if family.sparse else [""] * count
+    compressed = _compression(fields, count) if family.compressed else [(0, each) for each in indexers]
     words = fields.listed("layer_types", count) if family.mixer else [""] * count
     is_single = any(word in MLP_KINDS for word in words)
     shared_from = count - fields.optional("num_kv_shared_layers")
@@ -267,7 +258,8 @@ def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping
             inter=inter,
             routes=routes[layer] and has_mlp,
             mixes=word in (MIXER, BOTH),
-            indexer=indexers[layer],
+            compress=compressed[layer][0],
+            indexer=compressed[layer][1],
         )
 
 
@@ -332,7 +324,7 @@ def _index_sizes(fields: _Fields) -> dict[str, int]:
     blocks = fields.part("sparse_attention_config")
     fields = fields.with_values({**fields.config, **blocks.config})
     fields.used.update(TABLE["names"])
-    sizes = {name: fields.optional(key) for name, key in SPARSE_FIELDS.items()}
+    sizes = {name: fields.optional(key) for name, key in TABLE["index"].items()}
     if not sizes["index_topk"]:
         sizes["index_topk"] = fields.required("index_topk_blocks") * fields.required("index_block_size")
     return sizes
@@ -352,6 +344,21 @@ def _indexers(fields: _Fields, count: int) -> Sequence[str]:
     if listed := fields.listed("indexer_types", count) or letters:
         return ["shared" if str(each).lower() in ("shared", "s") else "full" for each in listed]
     return ["shared" if max(layer - offset + 1, 0) % freq else "full" for layer in range(count)]
+
+
+def _compression(fields: _Fields, count: int) -> list[tuple[int, str]]:
+    """Return the tokens of a compressed position (0: not compressed) and the indexer of every layer.
+
+    Source: transformers, ``configuration_deepseek_v4.py``.
+    """
+    given = fields.part("compress_rates")
+    rates = {word: given.optional(word) or fields.optional(old) or rate for word, old, rate in TABLE["compressions"]}
+    words, ratios = fields.listed("layer_types", count), fields.listed("compress_ratios", count)
+    ratios = [0 if word in TABLE["local_kinds"] else rates.get(str(word)) for word in words] or ratios
+    if not ratios:
+        raise InputError(f"{fields.path}: compress_ratios is missing; add it, a list with a number for each layer")
+    checked = [checked_int(str(fields.path), "layer_types or compress_ratios", ratio, 0) for ratio in ratios]
+    return [(ratio, "full" if ratio == min(rates.values()) else "") for ratio in checked]
 
 
 def _json_of(path: Path) -> dict[str, object]:
@@ -398,13 +405,17 @@ def _positions(fields: _Fields, kind: str) -> int:
     """Return the maximum tokens of a request.
 
     Source: vLLM's rule. The scaling factor multiplies the positions; YaRN multiplies the original positions. Types in
-    `SCALED_TYPES` state the number after the scaling.
+    `scaled_types` state the number after the scaling.
     """
     rope = fields.part("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
     stated = fields.optional("max_position_embeddings")
     word = rope.config.get("rope_type", rope.config.get("type"))
     factor = rope.config.get("factor")
-    if kind == "gemma3" or word in SCALED_TYPES or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR):
+    if (
+        kind == "gemma3"
+        or word in TABLE["scaled_types"]
+        or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR)
+    ):
         return stated
     original = rope.optional("original_max_position_embeddings") if word == "yarn" else stated
     return max(stated, int(original * factor))
@@ -416,11 +427,13 @@ def _windows(fields: _Fields, family: DecoderFamily, count: int) -> list[int]:
     Otherwise all layers have the window; Qwen's models have it only if the file switches it on.
     """
     window, chunk = fields.optional("sliding_window"), fields.optional("attention_chunk_size")
+    if family.compressed:
+        return [fields.required("sliding_window")] * count
     kinds, local = fields.listed("layer_types", count), fields.listed("hybrid_layer_pattern", count)
     pattern = fields.get("sliding_window_pattern")
     interval = fields.optional("sliding_window_pattern") if isinstance(pattern, int) else family.local
     if kinds or local:
-        local = local or [kind in LOCAL_KINDS for kind in kinds]
+        local = local or [kind in TABLE["local_kinds"] for kind in kinds]
         return [(window or chunk) * bool(each) for each in local]
     if isinstance(pattern, str) and pattern:  # L is local, G is global
         return [window * (pattern[layer % len(pattern)] == "L") for layer in range(count)]
@@ -443,7 +456,7 @@ def _routed_layers(fields: _Fields, count: int) -> list[bool]:
     end = fields.get("moe_layer_end_index")
     end = end if isinstance(end, int) and end >= 0 else count
     if frequencies or kinds:
-        return [each in (*ROUTED_KINDS, 1) for each in frequencies or kinds]
+        return [each in (*TABLE["routed_kinds"], 1) for each in frequencies or kinds]
     if numbers:
         chosen = set(re.findall(r"\d+", str(numbers)))
         return [str(layer) in chosen for layer in range(count)]

@@ -34,13 +34,11 @@ Json = Mapping[str, Any]
 Terms = Mapping[str, int]
 STATE = "fp32"
 """Default element type of states, as the files of Nemotron and Qwen state it; scans compute in this type."""
-MIXER_NOTE = "state-space layers are timed by their traffic and products; no measurements of their kernels"
 CONVOLUTION_READS = 2
 """Values that the short convolution of a prompt reads for each result; fits the tables of ai-dynamo/aiconfigurator."""
 ATTENTION, MIXER, BOTH, MLP, EXPERTS = "full_attention", "linear_attention", "hybrid", "mlp", "moe"
 """Words for layers, as transformers has them; a layer with `BOTH` adds attention to the mixer."""
 MLP_KINDS = (MLP, EXPERTS)
-LISTS = ("layer_types", "hybrid_override_pattern", "attn_type_list")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +186,7 @@ def hybrid_values(fields: "_Fields", name: str, max_layers: int) -> dict[str, An
 def _layer_words(fields: "_Fields", max_layers: int) -> list[str]:
     """Return the word of every layer: by a list or a pattern, by the numbers of some layers, or by a period."""
     meanings = TABLE["words"]
-    if name := next((name for name in LISTS if fields.get(name)), ""):
+    if name := next((name for name in TABLE["lists"] if fields.get(name)), ""):
         listed = fields.get(name)
         words = [meanings.get(str(word), "") for word in listed] if isinstance(listed, str | list) else []
         count = fields.optional("num_hidden_layers") or len(words)

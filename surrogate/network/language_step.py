@@ -28,7 +28,7 @@ from surrogate.network.language_config import read_decoder
 from surrogate.network.language_mixers import Mixer
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
-from surrogate.network.operators import elementwise, streamed
+from surrogate.network.operators import Scores, elementwise, streamed
 
 MAX_REQUESTS = 1 << 20
 GAP_US = 3.1
@@ -51,6 +51,11 @@ class Requests(NamedTuple):
     size: int
     new: int
     context: int
+
+    def keys(self, window: int = 0) -> int:
+        """Return the mean number of positions that a new token sees in a window (0: all)."""
+        seen = Attention(heads=1, head_dim=1, query_length=self.new, context_length=self.context, window=window)
+        return ceil_div(int(seen.key_counts[2]), self.new)
 
 
 class StepKernel(NamedTuple):
@@ -175,10 +180,8 @@ class Step:
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
         """Return the bytes of the kernels' weights; 4-bit weights include the checkpoint's additional scales."""
         scales = {"int4_wo": self.checkpoint.quantisation.scale_bytes}
-        return sum(
-            kernel.weights * (ELEMENTS[kernel.problem.dtype].weight_bytes + scales.get(kernel.problem.dtype, 0.0))
-            for kernel in kernels
-        )
+        sizes = ((kernel.weights, kernel.problem.dtype) for kernel in kernels)
+        return sum(weights * (ELEMENTS[dtype].weight_bytes + scales.get(dtype, 0.0)) for weights, dtype in sizes)
 
     @property
     def kv_bytes(self) -> int:
@@ -196,29 +199,33 @@ class Step:
                     continue
                 kept = min(context, kind.window or context)
                 kv_heads = ceil_div(kind.heads.keys, self.deployment.tensor_parallel)
-                own = kv_heads * (kind.heads.dim + kind.heads.value_dim)
+                own = kv_heads * (kind.heads.dim + kind.heads.value_dim * (not d.family.compressed))  # values are keys
                 values = (LATENT + ROPE if d.family.latent else own) * itemsize
-                total += layers * count * kept * (values + d.index_dim * (kind.indexer == "full"))  # an index is fp8
+                compressed = context // kind.compress if kind.compress else 0
+                index = (compressed or kept) * d.index_dim * (kind.indexer == "full")  # in fp8
+                # In fp32, the keys and gates of windows that are not yet complete.
+                pooled = 4 * kind.compress * self.pooled(kind) * (2 if kind.indexer else 1)
+                total += layers * count * ((kept + compressed) * values + index + pooled)
         return round(total)
 
     def first_kernels(self) -> Iterator[StepKernel]:
         """Yield the embedding."""
         d = self.decoder
         table = 0 if d.tied else ceil_div(d.vocabulary, self.deployment.tensor_parallel) * d.hidden
-        yield StepKernel("embedding", self.streamed_kernel("embedding", d.hidden, d.hidden), table)
+        yield self.streaming("embedding", d.hidden, max(d.streams, 1) * d.hidden, table)
         if d.learned_positions:
             summed = elementwise("add", (self.tokens, d.hidden), self.dtype)
             yield StepKernel("positions", summed, d.learned_positions * d.hidden)
         if width := d.layer_inputs * len(d.layers):
             weights = d.layer_vocabulary * width
-            yield StepKernel("layer_input.embedding", self.streamed_kernel("embedding", width, width), weights)
+            yield self.streaming("layer_input.embedding", width, width, weights)
             yield from self.product("layer_input.model_projection", d.hidden, width, layer=None)
 
     def last_kernels(self) -> Iterator[StepKernel]:
         """Yield the head over each request's last token, sampling, and the transfers between stages of the pipeline."""
         d = self.decoder
         batch = sum(count for count, _, _ in self.groups)
-        yield self.norm()
+        yield from (*self.collapsed(d.streams), self.norm())
         own_vocabulary = ceil_div(d.vocabulary, self.deployment.tensor_parallel)
         yield from self.product("lm_head", d.hidden, own_vocabulary, layer=None, rows=batch)
         yield StepKernel("sampling", streamed("sampling", [(batch, d.vocabulary)], [(batch, 1)], "fp32"))
@@ -229,15 +236,18 @@ class Step:
         """Yield a layer: attention, a mixer or both, then the MLP or the experts, each with its sum over GPUs."""
         d = self.decoder
         post = [self.norm()] * d.family.post_norms
+        collapsed = [*self.collapsed(d.streams * (d.streams + 2)), self.norm()]
+        if d.streams:  # hyper-connections: every part has a weighted sum of the streams, and is added to all of them
+            post.append(self.streaming("mix", (d.streams + 1) * d.hidden, d.streams * d.hidden))
         if kind.mixes or kind.heads:
-            yield self.norm()
+            yield from collapsed
         if kind.mixes and d.mixer:
             yield from (*self.mixer(d.mixer, kind), *self.all_reduced())
         if kind.heads:  # a parallel MLP has the same input, and one sum with attention
             yield from (*self.attention(kind), *([] if d.family.parallel else self.all_reduced()))
         yield from post if kind.mixes or kind.heads else ()
         if kind.inter or kind.routes:
-            yield from [self.norm()] * (not d.family.parallel)
+            yield from [] if d.family.parallel else collapsed
         if kind.inter:
             yield from self.dense("", kind.inter, kind)
         if kind.routes:
@@ -253,15 +263,27 @@ class Step:
         d = self.decoder
         if d.layer_inputs:
             yield from self.product("layer_input.gate", d.hidden, d.layer_inputs, layer=None)
-            mixed = self.streamed_kernel("activation", 2 * d.layer_inputs, d.layer_inputs)
-            yield StepKernel("layer_input.activation", mixed)
+            yield self.streaming("layer_input.activation", 2 * d.layer_inputs, d.layer_inputs)
             yield from self.product("layer_input.projection", d.layer_inputs, d.hidden, layer=None)
             yield self.norm()
 
     def norm(self) -> StepKernel:
-        """Return the norm of the sum with the residual."""
+        """Return the norm of the sum with the residual; hyper-connections add it up in passes of their own."""
         hidden = self.decoder.hidden
-        return StepKernel("norm", self.streamed_kernel("norm", 2 * hidden, 2 * hidden), hidden)
+        moved = hidden if self.decoder.streams else 2 * hidden
+        return self.streaming("norm", moved, moved, hidden)
+
+    def collapsed(self, weights: int) -> Iterator[StepKernel]:
+        """Yield the ``weights`` of hyper-connections for each token, and the weighted sum of the streams.
+
+        On H200 and B200, measured times are 1.1 to 1.4 times the model's for 1,024 tokens or more (medians by
+        framework; 1.1 for the mix of the streams). Source: the tables mhc of ai-dynamo/aiconfigurator.
+        """
+        width = self.decoder.streams * self.decoder.hidden
+        if width:
+            moved = [(self.tokens, width), (2 * weights, width)], [(self.tokens, weights)]  # weights in fp32
+            yield StepKernel("stream_weights", streamed("stream_weights", *moved, self.dtype), weights * (width + 1))
+            yield self.streaming("collapse", width, self.decoder.hidden)
 
     def product(
         self, name: str, inputs: int, outputs: int, *, layer: int | None, rows: int = 0, fused: bool = True
@@ -277,16 +299,17 @@ class Step:
         weights = (inputs + (name in self.decoder.biases)) * outputs
         yield StepKernel(name, Gemm(m=rows, n=outputs, k=inputs, dtype=dtype, math="default"), weights)
 
-    def streamed_kernel(self, name: str, reads: int, writes: int) -> Operator:
+    def streaming(self, name: str, reads: int, writes: int, weights: int = 0) -> StepKernel:
         """Return a streaming kernel with ``reads`` and ``writes`` values per token."""
-        return streamed(name, [(self.tokens, reads)], [(self.tokens, writes)], self.dtype)
+        moved = [(self.tokens, reads)], [(self.tokens, writes)]
+        return StepKernel(name, streamed(name.rpartition(".")[2], *moved, self.dtype), weights)
 
     def attention(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield the projections, and the attention of each group of requests."""
-        if self.decoder.family.latent:
-            yield from self.latent_attention(kind)
-            return
         d = self.decoder
+        if d.family.latent or d.family.compressed:
+            yield from self.latent_attention(kind) if d.family.latent else self.compressed_attention(kind)
+            return
         of_layer = kind.heads or AttentionHeads(d.heads, d.kv_heads, d.head_dim, d.head_dim)
         heads = of_layer.queries // self.deployment.tensor_parallel
         kv_heads = ceil_div(of_layer.keys, self.deployment.tensor_parallel)
@@ -297,7 +320,7 @@ class Step:
         )
         if d.family.query_norm:
             weights = 2 * of_layer.dim if d.family.query_norm == "head" else queries + keys
-            yield StepKernel("query_norm", self.streamed_kernel("query_norm", queries + keys, queries + keys), weights)
+            yield self.streaming("query_norm", queries + keys, queries + keys, weights)
         # The GPUs add up the sums of squares of queries and keys.
         if d.family.query_norm == "layer" and self.deployment.tensor_parallel > 1:
             yield self.collective("norm_sum", AllReduce, 2 * self.tokens, self.deployment.tensor_parallel)
@@ -306,27 +329,27 @@ class Step:
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": of_layer.dim, "window": kind.window}
         yield from self.index_kernels(kind)
         for group in self.groups:
-            seen = (
-                group._replace(context=min(group.context, d.index_topk)) if kind.indexer and group.new == 1 else group
-            )
-            yield self.attention_kernel(Attention, seen, sizes)
+            seen = min(group.context, d.index_topk) if kind.indexer and group.new == 1 else group.context
+            yield self.attention_kernel(Attention, group._replace(context=seen), sizes)
         outputs = heads * of_layer.value_dim
         yield from self.gate("gate", outputs, of_layer.gates > 0)
         yield from self.product("o_proj", outputs, d.hidden, layer=kind.same_as, fused=False)
 
     def gate(self, name: str, width: int, passes: int) -> Iterator[StepKernel]:
         """Yield passes that multiply a result of ``width`` values per token by a gate."""
-        yield from [StepKernel(name, self.streamed_kernel(name, 2 * width, width))] * passes
+        yield from [self.streaming(name, 2 * width, width)] * passes
 
     def rope(self, queries: int, keys: int) -> StepKernel:
         """Return the rotation of queries and keys, which also writes keys and values into the cache."""
-        return StepKernel("rope", self.streamed_kernel("rope", queries + 2 * keys, queries + 2 * keys))
+        return self.streaming("rope", queries + 2 * keys, queries + 2 * keys)
 
     def latent_attention(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield multi-head latent attention.
 
         In decoding, a product per head before and after attention replaces the expansion of keys and values. Sparse
-        attention reads the best ``index_topk`` positions when it decodes; for a prompt all positions are counted.
+        attention reads the best ``index_topk`` positions of each token in the same way, in prompts, too. For 1,024
+        tokens or more on H200 and B200, measured times of its layers are 0.8 to 2.1 times the model's (medians by
+        framework, contexts of 8,192 or more). Source: the tables dsa_context of ai-dynamo/aiconfigurator.
         """
         d = self.decoder
         heads = d.heads // self.deployment.tensor_parallel
@@ -339,25 +362,63 @@ class Step:
             yield from product("q_proj", d.hidden, queries)
             yield from product("kv_a_proj", d.hidden, LATENT + ROPE)
         rotated = queries * d.rotates + LATENT + ROPE  # the pass also writes the cache
-        yield StepKernel("rope", self.streamed_kernel("rope", rotated, rotated))
+        yield self.streaming("rope", rotated, rotated)
         yield from self.index_kernels(kind)
         is_measured = (d.nope_dim, d.value_dim) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
         for group in self.groups:
-            count, new, context = group
-            if new > 1:
+            count, new, _ = group
+            if new > 1 and not kind.indexer:
                 yield from product("kv_b_proj", LATENT, heads * (d.nope_dim + d.value_dim), rows=count * new)
                 expanded = {"kv_heads": heads, "head_dim": d.value_dim, "kv_dtype": ""}
                 kind_of, sizes = (Mla, {}) if is_measured else (Attention, expanded)
                 yield self.attention_kernel(kind_of, group, {"heads": heads, **sizes})
                 continue
-            yield self.head_product("absorbed_keys", heads, LATENT, d.nope_dim, count)
-            seen = group._replace(context=min(context, d.index_topk if kind.indexer else context))
-            yield self.attention_kernel(Mla, seen, {"heads": heads})
-            yield self.head_product("absorbed_values", heads, d.value_dim, LATENT, count)
+            selected = Requests(count * new, 1, group.keys(d.index_topk if kind.indexer else 0))
+            counted = group is self.groups[0] if kind.indexer else len(self.groups) == 1
+            yield self.head_product("absorbed_keys", heads, LATENT, d.nope_dim, count * new, counted)
+            yield self.attention_kernel(Mla, selected, {"heads": heads})
+            yield self.head_product("absorbed_values", heads, d.value_dim, LATENT, count * new, counted)
         if kind.heads and kind.heads.gates:
             yield from product("g_proj", d.hidden, heads * d.value_dim)
             yield from self.gate("gate", heads * d.value_dim, 1)
         yield from product("o_proj", heads * d.value_dim, d.hidden, fused=False)
+
+    def compressed_attention(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield DeepSeek-V4's attention over a window and compressed positions, whose keys are their values.
+
+        Each token reads its own selection, in prompts, too, as FlashMLA's sparse kernel does. Measured times of these
+        layers are 1.0 to 1.3 times the model's for prompts and 0.8 to 1.4 for decoded tokens on H200 and B200 (medians
+        by framework; 0.2 for vLLM on B200, whose block products are mostly launches). Source: the tables dsv4 of
+        ai-dynamo/aiconfigurator.
+        """
+        d, gpus = self.decoder, self.deployment.tensor_parallel
+        heads, dim, groups = d.heads // gpus, d.head_dim, ceil_div(d.output_groups, gpus)
+        queries, ranked = heads * dim, d.query_rank + dim
+        product = partial(self.product, layer=kind.same_as)
+        yield from product("qkv_a_proj", d.hidden, ranked)
+        yield from product("q_b_proj", d.query_rank, queries)
+        yield self.streaming("rope", queries + dim, queries + dim, heads + ranked)
+        if kind.compress:
+            pooled, kept = self.pooled(kind), dim + d.index_dim * bool(kind.indexer)
+            yield from self.product("compressor", d.hidden, pooled + d.index_heads * bool(kind.indexer), layer=None)
+            moved = [(self.tokens, pooled)], [(ceil_div(self.tokens, kind.compress), kept)]
+            yield StepKernel("compress", streamed("compress", *moved, self.dtype), kind.compress * pooled // 2 + kept)
+        yield from self.index_kernels(kind)
+        far = d.index_topk * kind.compress if kind.indexer else 0
+        for group in self.groups:
+            read = group.keys(kind.window) + (ceil_div(group.keys(far), kind.compress) if kind.compress else 0)
+            yield self.attention_kernel(Mla, Requests(group.size * group.new, 1, read), {"heads": heads})
+        yield self.streaming("inverse_rope", queries, queries)
+        yield from product("o_a_proj", queries // groups, groups * d.output_rank)
+        yield from product("o_b_proj", groups * d.output_rank, d.hidden, fused=False)
+
+    def pooled(self, kind: LayerKind) -> int:
+        """Return the widths of a token's keys and gates, from which a layer pools compressed keys and their index.
+
+        With an indexer, windows overlap, and a token has keys and gates for two windows.
+        """
+        dim = self.decoder.head_dim
+        return 4 * (dim + self.decoder.index_dim) if kind.indexer else 2 * dim
 
     def attention_kernel(self, kind: type[AttentionOperator], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
         """Return the attention of a group of requests; ``sizes`` are the fields of ``kind`` that the group lacks."""
@@ -365,27 +426,31 @@ class Step:
         shared = {"batch": count, "query_length": new, "context_length": context}
         return StepKernel("attention", kind(**{**shared, "dtype": self.dtype, "kv_dtype": self.kv_dtype, **sizes}))
 
-    def head_product(self, name: str, heads: int, outputs: int, inputs: int, rows: int) -> StepKernel:
+    def head_product(self, name: str, heads: int, outputs: int, inputs: int, rows: int, counted: bool) -> StepKernel:
         """Return the products of all heads as one batched product."""
         problem = Bmm(batch=heads, m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
-        return StepKernel(name, problem, heads * outputs * inputs if len(self.groups) == 1 else 0)
+        return StepKernel(name, problem, heads * outputs * inputs * counted)
 
     def index_kernels(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield the indexer: scores of all positions by a small attention with one key head, and the best positions.
 
-        No table has times of these kernels. Their times follow from the bytes that they move, with keys in fp8.
+        Their times follow from the bytes that they move, with keys in fp8, and from the products. A selection reads the
+        scores about three times. Measured times are 1.0 to 1.8 times the model's for contexts of 8,192 or more. Source:
+        the tables glm5 of ai-dynamo/aiconfigurator on H200 and B200.
         """
         d = self.decoder
         if kind.indexer != "full":
             return
-        yield from self.product(
-            "indexer.q_proj", d.query_rank or d.hidden, d.index_heads * d.index_dim, layer=kind.same_as
-        )
-        yield from self.product("indexer.k_proj", d.hidden, d.index_dim + d.index_heads * d.family.latent, layer=None)
-        scored = sum(count * new * context for count, new, context in self.groups)
-        read = sum(count * context * d.index_dim for count, _, context in self.groups)
-        yield StepKernel("indexer.scores", streamed("scores", [(read // 4 + 1,)], [(scored,)], "fp32"))
-        yield StepKernel("indexer.best", streamed("best", [(scored,)], [(self.tokens, d.index_topk)], "fp32"))
+        rank, keys = d.query_rank or d.hidden, d.index_dim + d.index_heads * d.family.latent
+        yield from self.product("indexer.q_proj", rank, d.index_heads * d.index_dim, layer=kind.same_as)
+        if not kind.compress:  # else the compressor has these keys
+            yield from self.product("indexer.k_proj", d.hidden, keys, layer=None)
+        groups = [group._replace(context=ceil_div(group.context, kind.compress or 1)) for group in self.groups]
+        scored = sum(count * new * context for count, new, context in groups)
+        read = sum(count * context * d.index_dim for count, _, context in groups)
+        scores = {"reads": read // 2 + 1, "writes": 2 * scored, "work": d.index_heads * d.index_dim}  # in fp8 and fp32
+        yield StepKernel("indexer.scores", Scores(**scores, dtype="bf16", math="default", variant="scores"))
+        yield StepKernel("indexer.best", streamed("best", [(3 * scored,)], [(self.tokens, d.index_topk)], "fp32"))
 
     def mixer(self, mixer: Mixer, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield a mixer: its products, the short convolution, the scan, and gates of the result.
@@ -416,8 +481,7 @@ class Step:
 
     def activation(self, prefix: str, width: int) -> Iterator[StepKernel]:
         """Yield the activation of an MLP, with its gate if there is one."""
-        inputs = 2 * width if self.decoder.family.gated else width
-        yield StepKernel(f"{prefix}activation", self.streamed_kernel("activation", inputs, width))
+        yield self.streaming(f"{prefix}activation", (1 + self.decoder.family.gated) * width, width)
 
     def expert_kernels(self, kind: LayerKind) -> Iterator[StepKernel]:
         """Yield the experts; with several attention groups, their tokens are gathered before and scattered after."""
@@ -441,8 +505,7 @@ class Step:
             routing=deployment.routing,
             variant="" if d.family.gated else NONGATED,
         )
-        own = problem.local_experts * problem.matrices * hidden * problem.width
-        yield StepKernel("experts", problem, own)
+        yield StepKernel("experts", problem, problem.local_experts * problem.matrices * hidden * problem.width)
         if d.expert_hidden:
             yield from self.product("latent_out_proj", hidden, d.hidden, layer=kind.same_as)
         if d.shared_inter:

@@ -5,12 +5,13 @@ A problem is of a class in `surrogate.features.families` if there is one for the
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from surrogate.features.conv import Conv
+from surrogate.features.elementwise import Number
 from surrogate.features.errors import InputError
 from surrogate.features.families import FAMILY_OF_KIND, NetworkProblem, Operator, family, family_of
 from surrogate.features.families.gemm import Bmm, Gemm, Linear
@@ -20,8 +21,10 @@ from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, So
 from surrogate.features.families.transfer import AllGather, AllReduce, ReduceScatter
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
+from surrogate.features.roofline import compute_us
 from surrogate.features.terms import output_size
 from surrogate.network.network import TF32
+from surrogate.prediction.kernel_times import MIN_KERNEL_US
 
 Shape = tuple[int, ...]
 
@@ -46,6 +49,19 @@ def tf32_part(problem: NetworkProblem, gpu: Gpu) -> str:
     if problem.dtype != "fp32" or not gpu.tf32_tflops or gpu.vendor != "nvidia":
         return ""
     return "convolutions" if problem.HAS_ALGORITHMS else "products" if isinstance(problem, Gemm) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores(Streamed):
+    """Scores of positions: the traffic of keys and scores and, if they take longer, the products on matrix units."""
+
+    MULTIPLIES: ClassVar[bool] = True
+
+    def variant_us(self, gpu: Gpu) -> Number:
+        """Return the time of the products and then of the traffic in µs; 0 if the traffic takes longer."""
+        products_us = compute_us(self.flops, self.peak_tflops(gpu, self.dtype, self.math))
+        traffic_us = self.roofline_us(gpu)
+        return products_us + traffic_us + MIN_KERNEL_US if products_us > traffic_us else 0.0
 
 
 def streamed(name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1) -> Streamed:

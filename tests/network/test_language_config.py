@@ -50,6 +50,19 @@ def test_layers_that_share_an_indexer_neither_compute_nor_hold_it(pattern: dict[
     assert {each.problem.context_length for each in shared.layers if isinstance(each.problem, Mla)} == {2048}
 
 
+def test_compression_decides_what_a_token_reads_and_stores() -> None:
+    """Of 43 layers, 21 store a position of 512 values and 128 of an index for 4 tokens, and 20 one for 128 tokens."""
+    config = ROWS["DeepSeek-V4-Flash"]["config"]
+    step = _step(read_decoder(config))
+    read = {each.problem.context_length for each in step.layers if isinstance(each.problem, Mla)}
+    assert read == {128, 128 + 512, 128 + 4096 // 128}
+    pooled = 4 * (21 * 4 * 2 * 4 * (512 + 128) + 20 * 128 * 2 * 512)
+    assert step.state_bytes == 43 * 128 * 1024 + 21 * 1024 * (1024 + 128) + 20 * 32 * 1024 + pooled
+    words = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+    saved = {"compress_ratios": None, "layer_types": [words[ratio] for ratio in config["compress_ratios"]]}
+    assert read_decoder(config | saved).layers == read_decoder(config).layers
+
+
 def test_layers_have_heads_of_their_own() -> None:
     network = _step(read_decoder(ROWS["gemma-4-26B-A4B"]["config"]))
     problems = [layer.problem for layer in network.layers if isinstance(layer.problem, Attention)]
@@ -69,6 +82,7 @@ def test_layers_have_heads_of_their_own() -> None:
         ({"model_type": "mystery", "activation_function": "relu2"}, "differs in the field hidden_act"),
         ({"is_encoder_decoder": True}, "only decoders without an encoder are predicted"),
         ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 16 layers"),
+        ({"model_type": "deepseek_v4", "sliding_window": 8} | EXPERTS, "compress_ratios is missing; add it, a list"),
         ({"model_type": "gemma3n"}, "its layers exchange several streams"),
     ],
 )
