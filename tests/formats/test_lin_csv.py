@@ -13,7 +13,7 @@ ROW = '"volta_sgemm_128x64_nn(float*, int)",345.5,1,1024,1024,2048'
 def read(folder: Path, *lines: str, **options: str):
     path = folder / "fully_connected_forward.csv"
     path.write_text("\n".join(lines) + "\n")
-    return FORMATS["lin-csv"].read([path], **{"gpu": "v100", **options})
+    return FORMATS["lin-csv"].read([path], **{"gpu": "v100-sxm2-16gb", **options})
 
 
 def test_rows_belong_to_the_gemm_family(tmp_path: Path) -> None:
@@ -24,8 +24,8 @@ def test_rows_belong_to_the_gemm_family(tmp_path: Path) -> None:
     kind = imported.rows[["family", "operator", "library", "dtype"]].drop_duplicates()
     assert kind.to_numpy().tolist() == [["gemm", "gemm", "cublas", "fp32"]]
     assert imported.rows[["batch", "m", "n", "k", "time_us", "repeats", "gpu", "run"]].to_numpy().tolist() == [
-        [1, 1024, 1024, 2048, 355.5, 2, "v100", "3"],
-        [8, 64, 32, 16, 2.0, 1, "v100", "4"],
+        [1, 1024, 1024, 2048, 355.5, 2, "v100-sxm2-16gb", "3"],
+        [8, 64, 32, 16, 2.0, 1, "v100-sxm2-16gb", "4"],
     ]
     assert imported.rows["kernel_name"].tolist() == ["volta_sgemm_128x64_nn(float*, int)", "sgemm"]
 
