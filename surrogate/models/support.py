@@ -7,7 +7,7 @@ over all releases. If a signature was never seen, the documented rules decide (`
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -63,10 +63,13 @@ class Support:
         Share per signature and release.
     general
         Share per signature over all releases.
+    solvers
+        The solvers that ran, per signature without an algorithm. A table of solvers lists no refusals.
     """
 
     exact: Mapping[tuple[Signature, Release], float]
     general: Mapping[Signature, float]
+    solvers: Mapping[Signature, frozenset[str]] = field(default_factory=dict)
 
     @classmethod
     def fit(cls, rows: "Rows") -> Self:
@@ -83,8 +86,15 @@ class Support:
             (signatures[number], release): float(ok[positions].mean())
             for number, release, positions in _by_release(frame, code)
         }
-        general = {signatures[i]: float(ok[positions].mean()) for i, positions in enumerate(rows_by_code(code))}
-        return cls(exact, general)
+        by_code = rows_by_code(code)
+        general = {signatures[i]: float(ok[positions].mean()) for i, positions in enumerate(by_code)}
+        solvers: dict[Signature, frozenset[str]] = {}
+        if "solver" in frame and not rows.family.parameter_names and ok.all():
+            for signature, positions in zip(signatures, by_code, strict=True):
+                names = frozenset(frame["solver"].iloc[positions])
+                key = signature._replace(algorithm="")
+                solvers[key] = solvers.get(key, frozenset()) | names
+        return cls(exact, general, solvers)
 
     def supported(self, rows: "Rows") -> np.ndarray:
         """Return True (rows,) if the algorithm is expected to run."""
@@ -114,12 +124,49 @@ class Support:
         runs_on_others = overall_share is not None and overall_share >= MIN_SHARE
         if release_share is None and rule and not family.refusal(library, setting, algorithm, problem, ""):
             return rule
+        others = self._listed.get((signature._replace(algorithm=""), release.gpu))
+        if others and algorithm not in others:
+            return f"{library} ran such problems on {release.gpu} by other algorithms only"
         if release_share is None and (runs_on_others or overall_share is None):
             return None if runs_on_others else rule
         if runs_on_others:
             return f"{library} {release.version} refused such problems on {release.gpu}; other releases ran them"
         where = "" if release_share is None else f" by {library} {release.version} on {release.gpu}"
         return rule or f"problems of this kind never ran in the training data (refused{where})"
+
+    def solver_refusal(self, signature: Signature, solver: str) -> str | None:
+        """Return why a solver is expected to refuse problems with this signature, or None.
+
+        If other solvers ran such problems, it must be one of them. Otherwise, a trait that is the same in all its
+        problems must be the same in this one.
+        """
+        library, setting, _, traits = signature
+        if not self.solvers:
+            return None
+        if (ran := self.solvers.get(Signature(library, setting, "", traits))) is not None:
+            return None if solver in ran else "no such problem in the training data was run by this solver"
+        columns = [*zip(*self._traits.get((library, setting, solver), ()), strict=True)]
+        fits = columns and all(len({*seen}) > 1 or trait in seen for seen, trait in zip(columns, traits, strict=True))
+        return None if fits else "this solver ran only other problems in the training data"
+
+    @cached_property
+    def _listed(self) -> Mapping[tuple[Signature, str], set[str]]:
+        """Return (signature without an algorithm, GPU) → the algorithms that ran, of libraries without refusals."""
+        refused = {signature.library for signature, share in self.general.items() if share < 1}
+        ran: dict[tuple[Signature, str], set[str]] = {}
+        for signature, release in self.exact:
+            if signature.traits and signature.library not in refused:
+                ran.setdefault((signature._replace(algorithm=""), release.gpu), set()).add(signature.algorithm)
+        return ran
+
+    @cached_property
+    def _traits(self) -> Mapping[tuple[str, tuple[str, ...], str], list[tuple[int, ...]]]:
+        """Return (library, setting, solver) → the traits of its problems."""
+        traits: dict[tuple[str, tuple[str, ...], str], list[tuple[int, ...]]] = {}
+        for key, names in self.solvers.items():
+            for name in names:
+                traits.setdefault((key.library, key.setting, name), []).append(key.traits)
+        return traits
 
     @cached_property
     def releases(self) -> Mapping[str, frozenset[Release]]:
@@ -134,21 +181,26 @@ class Support:
         return {(release.gpu, signature.algorithm) for signature, release in of_setting}
 
     def to_json(self) -> bytes:
-        """Return both tables as JSON."""
+        """Return the tables as JSON; the table of solvers only if there is one."""
         exact = {key_text(key): share for key, share in self.exact.items()}
         general = {key_text(signature): share for signature, share in self.general.items()}
-        return json.dumps({"exact": exact, "general": general}, sort_keys=True).encode()
+        solvers = {key_text(key): sorted(names) for key, names in self.solvers.items()}
+        tables = {"exact": exact, "general": general, **({"solvers": solvers} if solvers else {})}
+        return json.dumps(tables, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, family: Family) -> Self:
         """Return the support of a bundle's family from the output of `to_json`."""
-        data = {name: from_json_types(_Shares, table, name) for name, table in json.loads(content).items()}
+        tables = json.loads(content)
+        listed = from_json_types(Mapping[str, list[str]], tables.pop("solvers", {}), "solvers")
+        solvers = {Signature.from_text(text, family): frozenset(names) for text, names in listed.items()}
+        data = {name: from_json_types(_Shares, table, name) for name, table in tables.items()}
         signatures = {text: Signature.from_text(text, family) for text in data["general"]}
         exact = {}
         for key, share in data["exact"].items():
             text, gpu, version = key.rsplit("|", 2)
             exact[signatures.get(text) or Signature.from_text(text, family), Release(gpu, version)] = share
-        return cls(exact, {signatures[text]: share for text, share in data["general"].items()})
+        return cls(exact, {signatures[text]: share for text, share in data["general"].items()}, solvers)
 
 
 def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list[Signature]]:

@@ -22,6 +22,7 @@ from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction, method
 from surrogate.models.call_cost import CallKey, call_cost_us
 from surrogate.models.configurations import Configurations, problem_keys
+from surrogate.models.support import Signature
 from surrogate.models.times import Correction
 from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
@@ -174,10 +175,16 @@ def _with_new_rows(family_model: FamilyModel, rows: Rows) -> FamilyModel:
         fitted=family_model.model.base if isinstance(family_model.model, Calibrated) else family_model.model,
         candidates=family_model.candidates | candidate_keys(ok),
         # New signatures are added to the general table; existing ones do not change.
-        support=Support({**old.exact, **new.exact}, {**new.general, **old.general}),
+        support=Support({**old.exact, **new.exact}, {**new.general, **old.general}, _united_solvers(old, new)),
         domain=_united_domain(family_model.domain, Domain.of(ok)),
         min_us=_united_min_times(family_model.min_us, min_times(ok)),
     )
+
+
+def _united_solvers(old: Support, new: Support) -> dict[Signature, frozenset[str]]:
+    """Return the solvers that ran in either table."""
+    keys = old.solvers.keys() | new.solvers.keys()
+    return {key: old.solvers.get(key, frozenset()) | new.solvers.get(key, frozenset()) for key in keys}
 
 
 def _times_of(bundle: Bundle, family_model: FamilyModel, rows: Rows) -> np.ndarray:

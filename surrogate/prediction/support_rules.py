@@ -29,13 +29,16 @@ class SupportRules:
             family, gpu, versions, values = self.setting
             release = {library: Release(gpu, version) for library, version in versions}
             numbers = tuple(map(int, traits))
-            # Solvers of one algorithm are refused together.
+            # Solvers of one algorithm are refused together; then each by the problems that it ran.
             signatures = [Signature(c.library, values, c.algorithm, numbers) for c in self.candidates]
             by_signature = {
                 signature: self.support.refusal(family, signature, release[signature.library], problem)
                 for signature in dict.fromkeys(signatures)
             }
-            self._reasons[traits] = tuple(by_signature[signature] for signature in signatures)
+            self._reasons[traits] = tuple(
+                by_signature[signature] or (self.support.solver_refusal(signature, c.solver) if c.solver else None)
+                for signature, c in zip(signatures, self.candidates, strict=True)
+            )
         return self._reasons[traits]
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:

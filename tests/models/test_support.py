@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from surrogate import Conv, load
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
@@ -16,6 +17,7 @@ from surrogate.models import Support
 from tests.tables import checked
 
 Table = Callable[..., pd.DataFrame]
+SOLVERS = [(1, "Gemm1x1"), (1, "Any"), (3, "Any")]
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
@@ -75,3 +77,34 @@ def test_support_of_measured_held_out_shapes_is_predicted(measurements: Path) ->
             Support.fit(rows.take(fold.train)).supported(holdout) == (holdout.frame["status"] == "ok").to_numpy()
         )
     assert np.concatenate(correct).mean() >= 0.99
+
+
+def test_solvers_run_only_problems_like_theirs(table: Table) -> None:
+    """A solver of 1×1 filters is refused for other filters, measured or not."""
+    frame = table(8, gpus=("mi100",), algorithms=("IMPLICIT_GEMM",)).assign(library="miopen", algorithm="GEMM")
+    sizes = {
+        "dilation_h": 1,
+        "dilation_w": 1,
+        "groups": 1,
+        "stride_h": 1,
+        "stride_w": 1,
+        "status": "ok",
+        "time_us": 1.0,
+    }
+    shapes = [
+        frame.assign(**ones, status="ok", r=r, s=r, pad_h=r // 2, pad_w=r // 2, solver=name) for r, name in SOLVERS
+    ]
+    support = Support.fit(checked(pd.concat(shapes).drop_duplicates(["n", "c", "h", "w", "k", "r", "solver"])))
+    three = next(each for each in support.general if each.traits[:2] == (3, 3))
+    seven = three._replace(traits=(7, 7, *three.traits[2:]))
+    assert support.solver_refusal(three, "Any") is None is support.solver_refusal(seven, "Any")
+    assert "run by this solver" in str(support.solver_refusal(three, "Gemm1x1"))
+    assert "only other problems" in str(support.solver_refusal(seven, "Gemm1x1"))
+    assert Support.from_json(support.to_json(), CONV) == support
+
+
+def test_shipped_solvers_of_1x1_filters_are_not_picked_for_others() -> None:
+    """MIOpen's table lists `GemmFwd1x1_0_1` for 1×1 filters only."""
+    selection = load("mi300x").select(Conv(n=32, c=64, h=56, k=64, r=3, pad_h=1))
+    names = [each.solver for each in selection.candidates]
+    assert len(names) > 3 and not [name for name in names if name and "1x1" in name]
