@@ -48,7 +48,8 @@ def main() -> None:
                 from surrogate.formats.recognise import explained  # only an error needs it
 
                 words = sys.argv[1:]
-                line = explained(line, words, *words[:1], " ".join(words[:2]))
+                readers = [*words[:1], " ".join(words[:2]), *(" ".join([*words[:2], word]) for word in words[2:])]
+                line = explained(line, words, *readers)
             with suppress(OSError):  # standard error may be full or closed, too
                 if line:
                     click.echo(f"seer: {line}", err=True)
