@@ -54,7 +54,11 @@ def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
     with one_line_errors(f"{path}: not the layout of an exported program; export it again"):
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
-        values, batch = _symbol_values(path, graph, _user_inputs(graph, signature), options.batch, options.dims or {})
+        arguments = (each.get("user_input", {}).get("arg", {}) for each in signature["input_specs"])
+        inputs = [
+            graph["tensor_values"][each["as_tensor"]["name"]]["sizes"] for each in arguments if "as_tensor" in each
+        ]
+        values, batch = _symbol_values(path, graph, inputs, options.batch, options.dims or {})
         tensors = _tensors(graph, signature, weights.get("config", {}), values, options.dtype)
         stored = list(tensors.values())
         nodes = _joined_norms(graph["nodes"])
@@ -76,16 +80,6 @@ def _graph(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         allowance = Allowance(path, sum(archive.getinfo(name).compress_size for name in names), MAX_JSON_BYTES)
         graph, *weights = (parsed_json(unpacked(archive, name, allowance)) for name in names)
         return graph, weights[0] if weights else {}
-
-
-def _user_inputs(graph: Mapping[str, Any], signature: Mapping[str, Any]) -> list[list[Any]]:
-    """Return the sizes, as written, of each input tensor that is no weight."""
-    names = [
-        entry["user_input"]["arg"]["as_tensor"]["name"]
-        for entry in signature["input_specs"]
-        if "as_tensor" in entry.get("user_input", {}).get("arg", {})
-    ]
-    return [graph["tensor_values"][name]["sizes"] for name in names]
 
 
 def _symbol_values(

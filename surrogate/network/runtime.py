@@ -13,7 +13,7 @@ first kernel, plus the time from its last kernel to the waiting host. The consta
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -75,7 +75,8 @@ def fuse_layers(network: Network) -> Network:
     chain: _Traffic | None = None
     chain_start = 0
     passes = [each for layer in network.layers for each in _split_norms(layer)]
-    later_elements = _max_later_elements([layer.problem for layer in passes])
+    moved = [int(layer.problem.dram_bytes / ELEMENTS[layer.problem.dtype].output_bytes) for layer in passes]
+    later_elements = [*accumulate(reversed(moved[1:]), max, initial=0)][::-1]  # the maximum of all later layers
     forward_passes = sum(len(list(_split_norms(layer))) for layer in network.layers[: network.forward_layers])
     forward_layers = 0
     for index, (layer, later) in enumerate(zip(passes, later_elements, strict=True)):
@@ -127,12 +128,6 @@ def _split_norms(layer: Layer) -> Iterator[Layer]:
         yield replace(layer, name=f"{layer.name}.statistics", problem=statistics, parameters=0)
         problem = problem.of_kind(problem.APPLIED_BY)
     yield replace(layer, problem=problem)
-
-
-def _max_later_elements(problems: Sequence[NetworkProblem]) -> list[int]:
-    """Return, for each problem, the maximum number of elements that any later problem moves."""
-    moved = [int(problem.dram_bytes / ELEMENTS[problem.dtype].output_bytes) for problem in problems]
-    return [*accumulate(reversed(moved[1:]), max, initial=0)][::-1]
 
 
 def _traffic(problem: Operator) -> _Traffic:

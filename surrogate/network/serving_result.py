@@ -352,10 +352,8 @@ def serving_page(serving: Serving) -> str:
     answer = verdict
     if best:
         further = f", {best.tpot_ms:.1f} ms per further one" if serving.load.output > 1 else ""
-        answer = (
-            f"{sentence_of(best)}: {best.ttft_ms:.0f} ms to the first token{further},"
-            f" {best.tokens_per_s_per_gpu:.0f} tokens per second and GPU. {serving.others} may be as good. {verdict}"
-        )
+        first, rate = f"{best.ttft_ms:.0f} ms to the first token", f"{best.tokens_per_s_per_gpu:.0f} tokens per second"
+        answer = f"{sentence_of(best)}: {first}{further}, {rate} and GPU. {serving.others} may be as good. {verdict}"
     figures = [Figure("pareto", figure_svg, TEXTS["notes"]["front"])] if figure_svg else []
     sections = [
         Section("Speed for a user against throughput", [], figures),

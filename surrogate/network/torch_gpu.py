@@ -150,10 +150,7 @@ def _with_fp32_result(op: Callable[..., object], values: "Tensor", *args: object
 
     aten = torch.ops.aten
     halves = values.dtype in (torch.float16, torch.bfloat16)
-    fused_casts: dict[object, Callable[..., object]] = {
-        aten.softmax.int: aten._softmax,
-        aten.log_softmax.int: aten._log_softmax,
-    }
+    fused_casts: dict[object, Any] = {aten.softmax.int: aten._softmax, aten.log_softmax.int: aten._log_softmax}
     with torch.autocast("cpu", enabled=False):
         if not halves or kwargs.get("dtype") is not None:
             return op(values, *args, **kwargs)

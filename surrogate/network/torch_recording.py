@@ -147,7 +147,9 @@ class Recording:
         is_again = torch._C._current_autograd_node() is not None and torch.is_grad_enabled()
         name = (f"{path}.{op}" if path else op) + RECOMPUTED * is_again
         self.calls.append(Call(op, values, outputs, name))
-        _check_one_dtype(self.calls[-1])
+        # Torch refuses a product of different types, but fake tensors accept it.
+        types = sorted({tensor.dtype for tensor in self.calls[-1].tensors() if tensor.floating})
+        refuse({"mixed": op in SAME_DTYPE_OPERATORS and len(types) > 1}, name=name, types=" and ".join(types))
 
     def complete(self, weight: Any) -> None:
         """Note that a weight's gradient is complete."""
@@ -184,13 +186,6 @@ def _recording_hooks(recording: Recording, trained: "Sequence[torch.Tensor]") ->
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _check_one_dtype(call: Call) -> None:
-    """Raise `InputError` for a product of different types: torch refuses it, but fake tensors accept it."""
-    types = {tensor.dtype for tensor in call.tensors() if tensor.floating}
-    is_mixed = call.op in SAME_DTYPE_OPERATORS and len(types) > 1
-    refuse({"mixed": is_mixed}, name=call.name, types=" and ".join(sorted(types)))
 
 
 def tensors_in(values: object) -> "list[torch.Tensor]":
