@@ -249,7 +249,7 @@ LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
 def setting(name: str, value: object) -> str:
     """Return this project's name of a setting's value, from an alias such as ``torch.float16`` or ``channels_last``.
 
-    Raises `InputError` for TF32, which is no element type: math ``default`` allows it for fp32 values.
+    Raises `InputError` for TF32, which is no element type: a math allows it for fp32 values.
     """
     text = str(value)
     word = text.removeprefix("torch.").lower()
@@ -257,7 +257,8 @@ def setting(name: str, value: object) -> str:
         return LAYOUT_ALIASES.get(word, text) if name == "layout" else text
     dtype = DTYPE_ALIASES.get(word, word)
     if dtype in ("tf32", "xf32"):
-        raise InputError(f"{name} {text} is a math of fp32 values; give --dtype fp32 --math default")
+        remedy = "give fp32 and, if there is a math, default (NVIDIA) or tensor_op_allow_conversion (AMD)"
+        raise InputError(f"{name} {text} is a math of fp32 values, which GPUs before Ampere and MI300 lack; {remedy}")
     return dtype if dtype in ELEMENTS else text
 
 
