@@ -82,15 +82,7 @@ def test_support_of_measured_held_out_shapes_is_predicted(measurements: Path) ->
 def test_solvers_run_only_problems_like_theirs(table: Table) -> None:
     """A solver of 1×1 filters is refused for other filters, measured or not."""
     frame = table(8, gpus=("mi100",), algorithms=("IMPLICIT_GEMM",)).assign(library="miopen", algorithm="GEMM")
-    sizes = {
-        "dilation_h": 1,
-        "dilation_w": 1,
-        "groups": 1,
-        "stride_h": 1,
-        "stride_w": 1,
-        "status": "ok",
-        "time_us": 1.0,
-    }
+    ones = dict.fromkeys(("dilation_h", "dilation_w", "groups", "stride_h", "stride_w", "time_us"), 1)
     shapes = [
         frame.assign(**ones, status="ok", r=r, s=r, pad_h=r // 2, pad_w=r // 2, solver=name) for r, name in SOLVERS
     ]
