@@ -243,7 +243,7 @@ MATHS = ("fma", "default", "tensor_op", "tensor_op_allow_conversion")
 LAYOUTS = ("NCHW", "NHWC")
 CONV_SETTINGS = {"direction": DIRECTIONS, "dtype": tuple(DTYPES), "math": MATHS, "layout": LAYOUTS}
 """Setting of a convolution → its values."""
-LAYOUT_ALIASES = {"channels_last": "NHWC", "nhwc": "NHWC", "nchw": "NCHW"}
+_ALIASES: dict[str, dict[str, str]] = TABLE["setting_aliases"]
 
 
 def setting(name: str, value: object) -> str:
@@ -254,7 +254,7 @@ def setting(name: str, value: object) -> str:
     text = str(value)
     word = text.removeprefix("torch.").lower()
     if not name.endswith("dtype"):
-        return LAYOUT_ALIASES.get(word, text) if name == "layout" else text
+        return _ALIASES.get(name, {}).get(word, text)
     dtype = DTYPE_ALIASES.get(word, word)
     if dtype in ("tf32", "xf32"):
         remedy = "give fp32 and, if there is a math, default (NVIDIA) or tensor_op_allow_conversion (AMD)"

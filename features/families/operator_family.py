@@ -100,7 +100,8 @@ class OperatorFamily(Family[Operator]):
         names = cls.size_names()
         example = cls.KNOWN_ANSWER.problem if cls.KNOWN_ANSWER else f"{kind}:" + "".join(f"{name}8" for name in names)
         expected = f"{kind} has {_sizes_of(cls)}, as in {example}"
-        if rest or not sizes or not set(sizes) <= set(names):
+        rest = rest or next((name for name in sizes if name not in names), "")
+        if rest or not sizes:
             raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; {expected}")
         try:
             return cls(**sizes, **settings)

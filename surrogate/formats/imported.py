@@ -109,7 +109,8 @@ def csv_table(path: Path, whose: str, numbers: Collection[str], notes: list[str]
         if not isinstance(table.index, pd.RangeIndex):
             raise ValueError("line 2: more values than columns")
     except ValueError as error:  # a ParserError is one
-        raise InputError(f"{path} is not CSV ({error}); give {whose}") from None
+        reason = str(error).rpartition("C error: ")[2].strip()
+        raise InputError(f"{path} is not CSV ({reason}); give {whose}") from None
     table = table.fillna("")[~(table.isna() | (table == "")).all(axis=1)]
     rows = style.of_rows(table[[name for name in table if name in numbers]].to_dict("records"))
     notes += style.notes

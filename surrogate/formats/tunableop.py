@@ -70,7 +70,8 @@ def _rows(
     lines = [[cell.strip() for cell in line.split(",")] for _, line in read_lines(path, **limits)]
     facts = {cells[1]: cells[2] for cells in lines if cells[0] == "Validator" and len(cells) > 2}
     products = [(match, cells) for cells in lines if (match := _OPERATOR.fullmatch(cells[0])) and len(cells) > 1]
-    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu, notes) if products else ""
+    is_tuned = any(is_time(number(cells[3])) for _, cells in products if len(cells) > 3)
+    board = _board(path, facts.get("GCN_ARCH_NAME", "").partition(":")[0], gpu, notes) if is_tuned else ""
     for (operator, types, transposes), cells in ((match.groups(), cells) for match, cells in products):
         dtype, *math_type = next((row for name, row in _DTYPES.items() if types.lower().startswith(name)), [""])
         sizes = _PARAMETERS.fullmatch(cells[1])

@@ -131,7 +131,9 @@ def one_kernel(names: Iterable[str], requested: str | None, where: str | Path) -
     available = sorted({*names})
     chosen = [name for name in available if requested in (None, name, identifier(name))]
     if len(chosen) != 1:
-        message = f"{where}: a table holds one kernel, the files have {len(available)}; choose with --name:"
+        unknown = f"the files have no kernel {requested}"
+        several = f"a table holds one kernel, the files have {len(available)}"
+        message = f"{where}: {several if requested is None else unknown}; choose with --name:"
         raise InputError(f"{message} {', '.join(available[:_MAX_LISTED])}{' …' * (len(available) > _MAX_LISTED)}")
     return chosen[0]
 
@@ -143,7 +145,8 @@ def readable(path: Path, remedy: str) -> Iterator[None]:
         yield
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         what = {json.JSONDecodeError: "not JSON", KeyError: "it lacks"}.get(type(error), "not as expected")
-        message = f"{path}: {what} ({str(error)[:80]}); {remedy}"
+        detail = "" if isinstance(error, TypeError | AttributeError) else f" ({str(error)[:80]})"
+        message = f"{path}: {what}{detail}; {remedy}"
         raise error if isinstance(error, InputError) else InputError(message) from None
 
 

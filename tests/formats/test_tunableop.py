@@ -42,7 +42,7 @@ def test_lines_without_a_measurement_are_counted(tmp_path: Path) -> None:
 @cases(__file__)
 def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, options: Any, message: str) -> None:
     with refused("a.csv", message):
-        read(tmp_path, (HEAD + "GemmTunableOp_float_NN,nn_8_4_2").replace(old, new), **options)
+        read(tmp_path, (HEAD + "GemmTunableOp_float_NN,nn_8_4_2,Default,0.5").replace(old, new), **options)
 
 
 def test_import_command_needs_the_board_of_a_shared_architecture(
