@@ -10,6 +10,7 @@ from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, mechanism_b_max
 from .operator import Operator, register_operator
 from .operator_family import FamilyDeclaration
+from .rowwise import BiasBackward
 
 TILES = (32, 64, 128)
 """Edges of the output tiles of SGEMM kernels in cuBLAS and cuDNN, from the kernels' names."""
@@ -129,6 +130,11 @@ class Addmm(Gemm):
 @register_operator("linear:m200n130k4", flops=234_000, dram_bytes=109_800, blocks=4)
 class Linear(Addmm):
     """A fully connected layer: m rows of k features in, n features out, with bias (torch.nn.Linear)."""
+
+    def gradients(self, of: str) -> Gradients:
+        """Return the product of `Gemm`; the bias's gradient comes with the weight's, and is a sum over the rows."""
+        bias = (("grad_bias", BiasBackward(n=self.m, c=self.n, dtype=self.dtype)),)
+        return super().gradients(of) + bias * (of != INPUT)
 
 
 def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:

@@ -84,15 +84,13 @@ class Call:
     """One call: ``op`` without namespace and overload, ``arguments`` by name in order, and its results if known.
 
     An argument is a `Tensor`, a list of them, a number, a list of numbers, a text, None, or `UNKNOWN`. Missing
-    arguments have their default values. ``name`` is the name of the layer if the source has one. ``is_trained`` is
-    False if no gradient is computed.
+    arguments have their default values. ``name`` is the name of the layer if the source has one.
     """
 
     op: str
     arguments: Mapping[str, object]
     outputs: tuple[Tensor, ...] = ()
     name: str = ""
-    is_trained: bool = True
 
     def tensor(self, *names: str) -> Tensor:
         """Return the first of these arguments that is a tensor; without names the first tensor of the call.

@@ -28,7 +28,6 @@ ambiguous. To predict another batch, give other shapes: an `operators.Streamed` 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from math import log2, prod
 
@@ -140,17 +139,32 @@ def _flops_and_bytes_of_shapes(call: Call) -> tuple[float, float] | None:
 def estimated_work(call: Call) -> Work:
     """Return the estimated work of a call that has no problem; `UNKNOWN_WORK` if the shape of a tensor is unknown.
 
-    Every tensor is read or written once. `_arithmetic` estimates the FLOPs.
+    Every tensor is read or written once. `_arithmetic` estimates the FLOPs. The work of control flow with unknown runs,
+    and of another library's operator on several matrices, is unknown.
     """
     tensors = [*call.tensors(), *call.outputs]
     shapes = [tensor.shape for tensor in tensors if tensor.shape is not None]
-    if not tensors or len(shapes) < len(tensors):
+    is_estimated = "." not in call.op or any(call.op in ops for ops in ESTIMATES.values())
+    matrices = [shape for shape in shapes[: len(shapes) - len(call.outputs)] if len(shape) > 1]
+    is_unknown = call.op in ESTIMATES["unknown"] or (len(matrices) > 1 and not is_estimated)
+    if not tensors or len(shapes) < len(tensors) or is_unknown:
         return UNKNOWN_WORK
     moved_bytes = sum(tensor.bytes for tensor in tensors)
     if found := _flops_and_bytes_of_shapes(call):
         return Work(found[0], moved_bytes)
-    inputs = shapes[: len(shapes) - len(call.outputs)]
-    return Work(_arithmetic(call.op, [shape for shape in inputs if len(shape) > 1], shapes[-1], shapes), moved_bytes)
+    if call.op in ESTIMATES["experts"]:
+        return Work(_expert_flops(call, matrices[0]), moved_bytes)
+    return Work(_arithmetic(call.op, matrices, shapes[-1], shapes), moved_bytes)
+
+
+def _expert_flops(call: Call, tokens: Shape) -> float:
+    """Return the FLOPs of a mixture of experts: every token takes the products of ``k`` experts."""
+    stacks = [tensor for tensor in call.tensors()[2:] if len(tensor.shape or ()) == 3]
+    integers = [tensor for tensor in stacks if not tensor.floating]  # the other stacks are then scales
+    values = 8 // max(2, min(8, call.number("expert_weight_bits", 4))) if integers else 1
+    elements = sum(prod(t.shape or ()) * (values if t.values_per_byte == 1 else 1) for t in integers or stacks)
+    experts = max((t.shape or (1,))[0] for t in stacks) if stacks else 1
+    return 2.0 * prod(tokens[:-1]) * call.number("k", 1) * elements / max(experts, 1)
 
 
 def _arithmetic(op: str, operands: Sequence[Shape], result: Shape, shapes: Sequence[Shape]) -> float:
@@ -181,7 +195,7 @@ def add_call(call: Call, builder: NetworkBuilder, *, training: bool) -> None:
         builder.ignored[call.op] += 1
         return
     try:
-        parts = layers(replace(call, is_trained=training))
+        parts = layers(call)
     except UnsupportedError as reason:
         builder.omit(f"{call.op} ({reason})" if call.op in RULES else call.op, estimated_work(call))
         return

@@ -77,12 +77,14 @@ def grouped_matmul(call: Call) -> Layers:
 def attention(call: Call, *, is_fused: bool = True) -> Layers:
     """Yield scaled dot-product attention as the fused kernel, else as two products and a softmax.
 
-    Types without a fused kernel take the second form. So do networks with gradients that are derived from their layers.
+    Types without a fused kernel take the second form.
     """
-    is_fused = is_fused and not (call.is_trained and any(tensor.needs_gradient for tensor in call.tensors()))
     if is_fused and (fused := _fused_attention(call)):
         # One query of each request reads the whole context, as when a server generates a token.
-        yield call.layer(replace(fused, phase="generation") if fused.query_length == 1 else fused)
+        gradients = (INPUT,) * any(tensor.needs_gradient for tensor in call.tensors())
+        is_generation = fused.query_length == 1 and not gradients
+        layer = call.layer(replace(fused, phase="generation") if is_generation else fused)
+        yield replace(layer, gradients=gradients)
         return
     batch, sizes = _unfused_attention(call)
     for part in ("scores", "softmax", "values"):
@@ -221,9 +223,13 @@ def pool(call: Call) -> Layers:
 def softmax(call: Call) -> Layers:
     """Yield softmax, log_softmax, or their gradients.
 
-    If the dimension is not recorded, a matrix is reduced along its rows.
+    If the dimension is not recorded, a matrix is reduced along its rows. Before opset 13, ONNX's operators flatten the
+    dimensions from ``dim`` on.
     """
     size = call.shape()
+    if call.number("opset", 13) < 13:
+        axis = call.number("dim", 1)
+        size, call = (prod(size[:axis]), prod(size[axis:])), replace(call, arguments={**call.arguments, "dim": 1})
     if not call.is_recorded("dim") and len(size) > 2:
         raise UnsupportedError("the dimension that it reduces")
     axis = call.number("dim", -1) if call.is_recorded("dim") else -1

@@ -70,6 +70,10 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         stored = list(tensors.values())
         calls = list(_nodes(model.graph, tensors, folder, options.training))
         network = network_of(path, stored, calls, batch, training=options.training)
+        if options.batch and network.unsupported:
+            source = read_onnx(path, replace(options, batch=None))
+            is_fixed = sum(source.unsupported.values()) < sum(network.unsupported.values())
+            refuse({"fixed_graph": is_fixed}, source=path, old=source.batch)
         operators = {node.op_type for node in model.graph.node}
         integer = sorted(operators & PRODUCT_TYPES.keys())
         refuse({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))
@@ -135,6 +139,8 @@ def _nodes(
             constant = proto.op_type in shapes.SHAPE_OPERATORS or (constant and largest <= shapes.MAX_VALUES)
         needs_gradient = any(t.needs_gradient or (t.parameter and not constant) for t in inputs)
         call = _call(proto, inputs, proto.name or f"{proto.op_type}_{number}")
+        if call.op in ("Softmax", "LogSoftmax"):
+            call = replace(call, arguments={**call.arguments, "opset": folder.versions.get(proto.domain, 13)})
         if call.op == "Dropout" and len(proto.input) > 2 and proto.input[2]:
             mode = folder.values.get(proto.input[2])
             call = replace(call, arguments={**call.arguments, "train": mode is None or any(shapes.numbers(mode))})

@@ -91,6 +91,10 @@ class ShapeFolder:
             sizes[axis : axis + (runs == 0)] = [runs] * (runs > 0)
             self._enter(outputs[0], onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, sizes))
             return
+        if node.op_type in ONNX["with_heads"]:
+            kind = self.types[node.input[0]].tensor_type.elem_type
+            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(kind, _attention_sizes(node, self.types)))
+            return
         defined, types = _defined(node, self.types)
         data = {name: self.values[name] for name in node.input if name in self.values}
         schema = onnx.defs.get_schema(defined.op_type, self.versions[defined.domain], defined.domain)
@@ -129,9 +133,13 @@ class ShapeFolder:
         with suppress(KeyError, IndexError, ValueError):  # unknown sizes, or a body that does not fit its node
             attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
             if node.op_type != "Scan":
-                (value,) = numbers(self.values[node.input[0]])
                 if node.op_type == "Loop":
-                    return self._inlined(node, attributes["body"], attributes, value)
+                    runs, is_exact = self._loop_runs(node, attributes["body"])
+                    inlined = self._inlined(node, attributes["body"], attributes, runs)
+                    if inlined is not None and not is_exact and ONNX["notes"]["conditions"] not in self.notes:
+                        self.notes.append(ONNX["notes"]["conditions"])
+                    return inlined
+                (value,) = numbers(self.values[node.input[0]])
                 return self._inlined(node, attributes["then_branch" if value else "else_branch"], attributes, 1)
             if self.versions[node.domain] > 8:  # before, it had a batch of its own
                 sizes = sizes_of(self.types[node.input[-attributes["num_scan_inputs"]]])
@@ -139,17 +147,38 @@ class ShapeFolder:
                 return self._inlined(node, attributes["body"], attributes, runs)
         return None
 
+    def _loop_runs(self, node: "NodeProto", body: "GraphProto") -> tuple[int, bool]:
+        """Return how often a Loop runs at most, and whether no unknown condition stops it earlier."""
+        store_constants(body)
+        sources = {each.output[0]: each.input[0] for each in body.node if each.op_type == "Identity"}
+        name = body.output[0].name
+        while name in sources:
+            name = sources.pop(name)
+        stored = {**self.values, **{tensor.name: tensor for tensor in body.initializer}}
+        starts, continues = (
+            any(numbers(stored[each])) if each in stored else each in ("", body.input[1].name) or None
+            for each in (node.input[1], name)
+        )
+        if starts is False:
+            return 0, True
+        (trips,) = numbers(self.values[node.input[0]]) if node.input[0] or continues is not False else (1,)
+        runs = max(0, min(trips, 1) if continues is False else trips)
+        return runs, runs == 0 or None not in (starts, continues)
+
     def _inlined(
         self, node: "NodeProto", source: "GraphProto", attributes: Mapping[str, Any], runs: int
     ) -> "list[NodeProto] | None":
-        """Return the nodes of a body and of its inputs and results; None if its runs are none or too many.
+        """Return the nodes of a body and of its inputs and results; None if its runs are too many.
 
         ONNX requires that the names in a body differ from all others.
         """
         from onnx.helper import make_node, make_tensor
 
         total = runs * self.runs.get(first_result(node), 1)
-        if runs < 1 or (total > 1 and sum(self.runs.values()) + total * len(source.node) > MAX_LOOP_NODES):
+        if runs == 0:  # the states remain, and the other results are empty
+            states = node.input[2 if node.op_type == "Loop" else 0 :]
+            return [make_node("Identity", [a], [b]) for a, b in zip(states, node.output, strict=False) if b]
+        if runs < 0 or (total > 1 and sum(self.runs.values()) + total * len(source.node) > MAX_LOOP_NODES):
             return None
         body = deepcopy(source)
         store_constants(body)
@@ -261,6 +290,19 @@ def _defined(node: "NodeProto", types: "Mapping[str, TypeProto]") -> "tuple[Node
     defined = onnx.helper.make_node(op, names, node.output[:1])
     defined.attribute.extend(attribute for attribute in node.attribute if op in ("Gemm", "Conv"))
     return defined, input_types
+
+
+def _attention_sizes(node: "NodeProto", types: "Types") -> list[int]:
+    """Return the sizes of the first result of ONNX Runtime's attention: batch, sequence, and the width of all heads.
+
+    Query, key and value may be packed; the last of them that is a tensor of its own gives the width of a head.
+    """
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    heads = attributes["num_heads"]
+    given = [sizes_of(types[name]) for name in node.input[:3] if name]
+    columns = attributes.get("kv_num_heads", heads) * (2 if len(given) == 1 else 1) + heads * (len(given) == 1)
+    width = given[-1][-1] // columns if len(given[-1]) == 3 else given[-1][-1]
+    return [*given[0][:2], heads * width]
 
 
 def element_count(kind: "TypeProto | None") -> int | None:
