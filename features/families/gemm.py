@@ -134,7 +134,7 @@ class Linear(Addmm):
     def gradients(self, of: str) -> Gradients:
         """Return the product of `Gemm`; the bias's gradient comes with the weight's, and is a sum over the rows."""
         bias = (("grad_bias", BiasBackward(n=self.m, c=self.n, dtype=self.dtype)),)
-        return super().gradients(of) + bias * (of != INPUT)
+        return Gemm.gradients(self, of) + bias * (of != INPUT)
 
 
 def columns(op: Gemm, m: Machine) -> tuple[Number, ...]:

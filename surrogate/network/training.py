@@ -11,7 +11,7 @@ from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
-from surrogate.features.problem import DTYPES, WEIGHT
+from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, Work
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, add_step, step_text, total_state_bytes, trained_weights
@@ -109,6 +109,8 @@ def backward(layer: Layer) -> Iterator[Layer]:
     has_weights = layer.parameters > 0 or WEIGHT in layer.gradients
     if isinstance(problem, Operator) and problem.WEIGHT_GRADIENT and has_weights:
         parts.append((f"grad_{problem.kind}", problem.of_kind(problem.WEIGHT_GRADIENT)))
+    if layer.parameters and not parts:  # one kernel computes both gradients
+        parts.extend(problem.gradients(INPUT))
     for name, gradient in parts:
         yield Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", gradient)
 
