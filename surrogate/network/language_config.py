@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
@@ -47,30 +48,37 @@ class _Fields:
         return self.config.get(name)
 
     def required(self, *names: str, maximum: int = MAX_INT32) -> int:
-        """Return the first of these fields that exists, a whole number above 0 or a list that repeats one."""
+        """Return the first of these fields that exists, a whole number above 0, or the first of a list of layers."""
         name = next((name for name in names if self.get(name) is not None), None)
         if name is None:
             raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
         value = self.config[name]
-        if isinstance(value, list) and value and all(each == value[0] for each in value):
+        if isinstance(value, list) and value and (name in TABLE["listed"] or all(each == value[0] for each in value)):
             value = value[0]
         return checked_int(str(self.path), name, value, 1, maximum)
 
-    def optional(self, name: str) -> int:
+    def optional(self, name: str, maximum: int = MAX_INT32) -> int:
         """Return a field as `required`; 0 if it is missing, null or 0."""
-        return self.required(name) if self.get(name) else 0
+        return self.required(name, maximum=maximum) if self.get(name) else 0
 
     def part(self, name: str) -> "_Fields":
         """Return the fields of a nested object; empty if it is missing."""
         value = self.get(name)
         return _Fields(self.path, _usual_names(value) if isinstance(value, dict) else {})
 
-    def listed(self, name: str, layers: int) -> list[object]:
-        """Return the entry of every layer; empty if the field is no list. Entries of next-token layers may follow."""
-        value = self.get(name)
-        if isinstance(value, list) and 0 < len(value) < layers:
-            raise InputError(f"{self.path}: {name} has {len(value)} entries for {layers} layers; give one for each")
-        return value[:layers] if isinstance(value, list) else []
+    def listed(self, name: str, layers: int, words: Sequence[object] | None = None) -> list[Any]:
+        """Return the entry of every layer; empty if the field is no list. Entries of next-token layers may follow.
+
+        Raises `InputError` for entries that are none of the ``words``; the default is the field's row of the table.
+        """
+        value, words = self.get(name), TABLE["words"].get(name) if words is None else words
+        listed = list(value) if isinstance(value, list) or (words and isinstance(value, str | dict)) else []
+        if unknown := [word for word in listed[:layers] if words and word not in words]:
+            rule = f"give each layer one of {', '.join(map(str, words))}"
+            raise InputError(f"{self.path}: {name} has the unknown entry {unknown[0]!r}; {rule}")
+        if 0 < len(listed) < layers:
+            raise InputError(f"{self.path}: {name} has {len(listed)} entries for {layers} layers; give one for each")
+        return listed[:layers]
 
     def with_values(self, values: Mapping[str, object]) -> "_Fields":
         """Return the fields with some replaced."""
@@ -85,7 +93,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     path, raw_config = _raw_config(source)
     config, towers = dict(raw_config), {}
     while part := next((name for name in TABLE["decoders"] if isinstance(config.get(name), dict)), None):
-        config |= config.pop(part)  # type: ignore[arg-type]
+        config |= config.pop(part) | {name: config[name] for name in TABLE["outer"] if config.get(name) is not None}  # type: ignore[operator]
     for name in [name for name, value in config.items() if isinstance(value, dict) and name.endswith("_config")]:
         if name not in TABLE["settings"]:
             towers[name] = _usual_names(config.pop(name))
@@ -162,13 +170,14 @@ def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapp
         raise InputError(f"{path}: is_encoder_decoder is true; only decoders without an encoder are predicted")
     hidden, heads = fields.required("hidden_size"), fields.required("num_attention_heads")
     count = fields.required("num_hidden_layers", maximum=MAX_LAYERS)
-    if not family.mixer and 0 in fields.listed("attn_type_list", count):
-        raise InputError(f"{path}: attn_type_list has layers of linear attention, which {kind} does not have")
+    if not family.mixer:
+        fields.listed("attn_type_list", count)
     for name, size in LATENT_SIZES.items() if family.latent else ():
         if fields.required(name) != size:
             raise InputError(f"{path}: {name} is {fields.required(name)}; only {size} was measured (latent attention)")
     routes = bool(family.experts) and fields.get("enable_moe_block") is not False
     experts = _experts(fields, family) if routes else {}
+    fields.used.update(TABLE["expert_fields"] if family.experts and not routes else ())
     dtype_name = str(fields.get("torch_dtype") or fields.get("dtype") or "bfloat16").removeprefix("torch.")
     check_choice(f"{path}: torch_dtype", dtype_name, TYPES)
     layers, positions = tuple(_layers(fields, family, count, experts)), _positions(fields, kind)
@@ -237,13 +246,14 @@ def _experts(fields: _Fields, family: DecoderFamily) -> dict[str, int]:
 
 def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping[str, int]) -> Iterator[LayerKind]:
     """Yield the kind of every layer."""
-    windows = _windows(fields, family, count)
+    part = next((part for part in TABLE["layer_types"] if getattr(family, part, False)), "plain")
+    words = fields.listed("layer_types", count, () if family.mixer else TABLE["layer_types"][part]) or [""] * count
+    windows = [0] * count if family.latent else _windows(fields, family, words)
     routes = _routed_layers(fields, count) if experts else [False] * count
-    indexers = _indexers(fields, count) if family.sparse else [""] * count
+    indexers = _indexers(fields, family, words) if family.sparse else [""] * count
     compressed = _compression(fields, count) if family.compressed else [(0, each) for each in indexers]
-    words = fields.listed("layer_types", count) if family.mixer else [""] * count
     is_single = any(word in MLP_KINDS for word in words)
-    shared_from = count - fields.optional("num_kv_shared_layers")
+    shared_from = count - fields.optional("num_kv_shared_layers", count - 1)
     for layer in range(count):
         own = fields.with_values(_own_values(fields, layer, count, is_local=windows[layer] > 0 or not any(windows)))
         projected = 0 if layer >= shared_from else 2 - bool(own.get("attention_k_eq_v") and not windows[layer])
@@ -324,25 +334,26 @@ def _index_sizes(fields: _Fields) -> dict[str, int]:
     blocks = fields.part("sparse_attention_config")
     fields = fields.with_values({**fields.config, **blocks.config})
     fields.used.update(TABLE["names"])
-    sizes = {name: fields.optional(key) for name, key in TABLE["index"].items()}
-    if not sizes["index_topk"]:
-        sizes["index_topk"] = fields.required("index_topk_blocks") * fields.required("index_block_size")
-    return sizes
+    selected = ("index_topk_blocks", "index_block_size") if fields.get("index_topk_blocks") else ("index_topk",)
+    sizes = {name: fields.required(key) for name, key in TABLE["index"].items()}
+    return {**sizes, "index_topk": prod(map(fields.required, selected))}
 
 
-def _indexers(fields: _Fields, count: int) -> Sequence[str]:
+def _indexers(fields: _Fields, family: DecoderFamily, words: Sequence[str]) -> Sequence[str]:
     """Return whether each layer has its own indexer ("full"), uses an earlier layer's ("shared"), or has none.
 
-    Source: transformers, ``configuration_glm_moe_dsa.py``.
+    Without latent attention, only the listed layers have one. Source: transformers, ``configuration_glm_moe_dsa.py``
+    and ``configuration_minimax_m3_vl.py``.
     """
+    count, sparse = len(words), fields.part("sparse_attention_config")
+    if not family.latent:
+        blocks = words if any(words) else sparse.listed("sparse_attention_freq", count) or words
+        is_used = False not in (sparse.get("use_sparse_attention"), fields.get("use_sparse_attention"))
+        return ["full" * (is_used and each not in (0, "", *TABLE["layer_types"]["latent"])) for each in blocks]
     freq, offset = fields.optional("index_topk_freq") or 1, fields.get("index_skip_topk_offset")
     offset = offset if isinstance(offset, int) else 2
-    pattern = fields.get("index_topk_pattern")
-    letters = list(pattern) if isinstance(pattern, str) else fields.listed("index_topk_pattern", count)
-    if blocks := fields.part("sparse_attention_config").listed("sparse_attention_freq", count):
-        return ["full" if sparse else "" for sparse in blocks]
-    if listed := fields.listed("indexer_types", count) or letters:
-        return ["shared" if str(each).lower() in ("shared", "s") else "full" for each in listed]
+    if listed := fields.listed("indexer_types", count) or fields.listed("index_topk_pattern", count):
+        return ["shared" if each.lower() in ("shared", "s") else "full" for each in listed]
     return ["shared" if max(layer - offset + 1, 0) % freq else "full" for layer in range(count)]
 
 
@@ -408,6 +419,7 @@ def _positions(fields: _Fields, kind: str) -> int:
     `scaled_types` state the number after the scaling.
     """
     rope = fields.part("rope_scaling" if fields.get("rope_scaling") else "rope_parameters")
+    rope = rope.part("full_attention") if rope.get("full_attention") else rope
     stated = fields.optional("max_position_embeddings")
     word = rope.config.get("rope_type", rope.config.get("type"))
     factor = rope.config.get("factor")
@@ -421,20 +433,23 @@ def _positions(fields: _Fields, kind: str) -> int:
     return max(stated, int(original * factor))
 
 
-def _windows(fields: _Fields, family: DecoderFamily, count: int) -> list[int]:
+def _windows(fields: _Fields, family: DecoderFamily, words: Sequence[str]) -> list[int]:
     """Return each layer's window, by a list or a pattern if the file has one.
 
     Otherwise all layers have the window; Qwen's models have it only if the file switches it on.
     """
-    window, chunk = fields.optional("sliding_window"), fields.optional("attention_chunk_size")
+    count, window, chunk = len(words), fields.optional("sliding_window"), fields.optional("attention_chunk_size")
     if family.compressed:
         return [fields.required("sliding_window")] * count
-    kinds, local = fields.listed("layer_types", count), fields.listed("hybrid_layer_pattern", count)
+    kinds = fields.listed("hybrid_layer_pattern", count) or words
     pattern = fields.get("sliding_window_pattern")
     interval = fields.optional("sliding_window_pattern") if isinstance(pattern, int) else family.local
-    if kinds or local:
-        local = local or [kind in TABLE["local_kinds"] for kind in kinds]
-        return [(window or chunk) * bool(each) for each in local]
+    if kinds[0] != "":
+        local = [each in (1, *TABLE["local_kinds"]) for each in kinds]
+        if any(local) and not window and not chunk:
+            found = f"{'layer_types' if kinds is words else 'hybrid_layer_pattern'} has {kinds[local.index(True)]!r}"
+            raise InputError(f"{fields.path}: {found}, but sliding_window is missing; add its positions")
+        return [(window or chunk) * each for each in local]
     if isinstance(pattern, str) and pattern:  # L is local, G is global
         return [window * (pattern[layer % len(pattern)] == "L") for layer in range(count)]
     if interval:
@@ -511,12 +526,14 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
         )
         inner = sizes["inner"] or width
         gated = _matches(str(config.get("model_type")), TABLE["gated_towers"])
-        blocks = layers * width * (4 * inner + (2 + gated) * inter)
         merged = width * (sizes["merge"] ** 2 or prod(_numbers(config.get("merge_kernel_size"))))
         deepstack = config.get("deepstack_visual_indexes")
         mergers = 1 + len(deepstack) if isinstance(deepstack, list) else 1
         outputs = sizes["outputs"] or hidden
         projected = mergers * merged * ((merged if merged > width else 0) + outputs)
+        if _matches(str(config.get("model_type")), TABLE["gated_mergers"]):
+            projected, inter = outputs * (merged + outputs + 3 * inter), outputs
+        blocks = layers * width * (4 * inner + (2 + gated) * inter)
         patch = 3 * (sizes["temporal"] or 1) * sizes["patch"] ** 2
         positions = sizes["positions"] or (sizes["image"] // (sizes["patch"] or 1)) ** 2
         weights = blocks + projected + (patch + positions) * width

@@ -176,7 +176,7 @@ def hybrid_values(fields: "_Fields", name: str, max_layers: int) -> dict[str, An
         first = fields.optional("expert_layer_offset")
         found["mlp_layer_types"] = [EXPERTS if layer % period == first else MLP for layer in range(len(words))]
     elif not set(MLP_KINDS).isdisjoint(words):
-        found["mlp_layer_types"] = words
+        found["mlp_layer_types"] = [EXPERTS if word == EXPERTS else MLP for word in words]
     if fields.get("num_experts") in (0, 1) or (MLP in words and EXPERTS not in words):  # one expert is an MLP
         inter = fields.optional("shared_expert_intermediate_size") or found.get("intermediate_size")
         found |= {"enable_moe_block": False, "intermediate_size": inter}

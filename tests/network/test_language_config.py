@@ -63,6 +63,16 @@ def test_compression_decides_what_a_token_reads_and_stores() -> None:
     assert read_decoder(config | saved).layers == read_decoder(config).layers
 
 
+@pytest.mark.parametrize(
+    ("changes", "indexers"), [({}, 2), ({"use_sparse_attention": False}, 0), ({"layer_types": []}, 0)]
+)
+def test_only_sparse_layers_have_an_indexer(changes: dict[str, Any], indexers: int) -> None:
+    network = _step(read_decoder(ROWS["four layers of MiniMax-M3"]["config"] | changes))
+    assert sum("indexer.scores" in layer.name for layer in network.layers) == indexers
+    contexts = [layer.problem.context_length for layer in network.layers if isinstance(layer.problem, Attention)]
+    assert contexts == [4096] * (4 - indexers) + [2048] * indexers
+
+
 def test_layers_have_heads_of_their_own() -> None:
     network = _step(read_decoder(ROWS["gemma-4-26B-A4B"]["config"]))
     problems = [layer.problem for layer in network.layers if isinstance(layer.problem, Attention)]
@@ -84,6 +94,14 @@ def test_layers_have_heads_of_their_own() -> None:
         ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 16 layers"),
         ({"model_type": "deepseek_v4", "sliding_window": 8} | EXPERTS, "compress_ratios is missing; add it, a list"),
         ({"model_type": "gemma3n"}, "its layers exchange several streams"),
+        ({"model_type": "qwen"}, "counts both halves of the MLP"),
+        ({"model_type": "mystery", "total_ut_steps": 4}, "has no field total_ut_steps"),
+        ({"layer_types": ["linear_attention"] * 16}, "layer_types has the unknown entry 'linear_attention'"),
+        ({"layer_types": ["sliding_attention"] * 16}, "layer_types has 'sliding_attention', but sliding_window is"),
+        ({"num_kv_shared_layers": 16}, "num_kv_shared_layers is 16; give a whole number from 1 to 15"),
+        (MLA | EXPERTS | SPARSE | {"index_topk_pattern": "FS"}, "index_topk_pattern has 2 entries for 16 layers"),
+        (MLA | EXPERTS | SPARSE | {"index_topk": 0}, "index_topk is 0; give a whole number"),
+        (MLA | EXPERTS | SPARSE | {"mlp_layer_types": ["foo"] * 16}, "mlp_layer_types has the unknown entry 'foo'"),
     ],
 )
 def test_fields_that_change_the_answer_are_named(refused, changes: dict[str, Any], message: str) -> None:
