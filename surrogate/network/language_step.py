@@ -85,7 +85,8 @@ def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: D
     network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
     return replace(
         network,
-        parameters=(network.parameters or 0) + step.other_weights,
+        parameters=-(-((network.parameters or 0) + step.other_weights) // deployment.pipeline_parallel),
+        stages=deployment.pipeline_parallel,
         gap_us=GAP_US,
         state_bytes=-(-step.kv_bytes // deployment.pipeline_parallel),
         weights_bytes=-(-round(step.weights_bytes()) // deployment.pipeline_parallel),

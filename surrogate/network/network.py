@@ -295,6 +295,8 @@ class Network:
     """Bytes that an allocator adds by rounding."""
     tokens: int | None = None
     """Tokens of a batch; None if the source has no tokens."""
+    stages: int = 1
+    """GPUs that compute the layers one after another; each has a share of the weights and of the work."""
     state_bytes: int = 0
     """Bytes of the KV cache or of the optimizer's state."""
 

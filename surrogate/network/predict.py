@@ -335,8 +335,9 @@ def _network_fields(network: Network) -> dict[str, Any]:
     names = ("batch", "training", "accumulate", "ignored", "parameters", "tokens")
     return {
         **{name: getattr(network, name) for name in names},
-        "multiply_adds": sum(layer.problem.multiply_adds * repeats(network, layer) for layer in network.layers),
-        "model_flops": 2 * model_multiply_adds(network),
+        "multiply_adds": sum(each.problem.multiply_adds * repeats(network, each) for each in network.layers)
+        // network.stages,
+        "model_flops": 2 * model_multiply_adds(network) // network.stages,
         "host_time": network.host,
     }
 

@@ -154,9 +154,9 @@ class NetworkTime(TableResult):
     outside_domain
         Number of convolutions outside the training data, by the setting or size that was never measured.
     parameters
-        Stored weights.
+        Stored weights on a GPU.
     multiply_adds
-        Multiply-adds of convolutions, products and attention.
+        Multiply-adds of convolutions, products and attention on a GPU.
     memory
         Bytes by use (`surrogate.network.memory.memory`); empty if unknown.
     gpu_memory_bytes
