@@ -318,7 +318,7 @@ class GpuRegistry:
         part = _MIG_NAME.fullmatch(name)
         if part:
             return _mig_instance(self.find(part["board"]), name, int(part["slices"]), float(part["gib"]))
-        fitting = self._fitting(name)
+        fitting = self.fitting(name)
         common = [board for board in fitting if board.name in COMMON_BOARDS]
         if len(common) == 1 or len(fitting) == 1 or _WITH_UNITS.fullmatch(name):
             return (common or fitting)[0]
@@ -341,7 +341,7 @@ class GpuRegistry:
         A driver's full name (NVIDIA H200) means one board, even if other names begin with it (NVIDIA H200 NVL).
         """
         board = self.find(name)
-        others = [other.name for other in self._fitting(name) if other is not board]
+        others = [other.name for other in self.fitting(name) if other is not board]
         full = name.replace("_", " ")
         is_full = full in board.aliases and full.startswith(f"{board.vendor.upper()} ")
         if not others or is_full or _key(name) == _key(board.name):
@@ -351,11 +351,11 @@ class GpuRegistry:
     def contradicts(self, board: str, name: str) -> bool:
         """Return True if ``name``, such as an architecture and its units, fits other boards only."""
         with suppress(InputError):
-            fitting = self._fitting(name)
+            fitting = self.fitting(name)
             return bool(fitting) and self.find(board) not in fitting
         return False
 
-    def _fitting(self, name: str) -> list[Gpu]:
+    def fitting(self, name: str) -> list[Gpu]:
         """Return the boards with a label that ``name`` shortens, or of an architecture that it is the name of.
 
         An architecture may be a compute capability (``sm_90a``, ``compute_80``, ``8.6``), and on AMD a number of

@@ -128,6 +128,8 @@ class Resolver:
                 return replace(gpu(name), name=key)
             except InputError:
                 measured = self.bundle.fitted_gpus
+                if name not in measured and registry().fitting(name):
+                    raise  # the name of several boards
                 others = [self.device(other) for other in measured if name not in measured]
                 return unlisted_gpu(name, [other for other in others if other.vendor])
         return replace(stored or gpu(name), name=key)
