@@ -363,7 +363,7 @@ def read_sheets(path: str | Path, **limits: Unpack[ReadLimits]) -> tuple[Sheet, 
     path = Path(path)
     data = read_bytes(path, **limits)
     if data[:8] != _XLS and data[:2] != b"PK":
-        raise InputError(f"{path}: the file begins like no workbook; give one (.xls or .xlsx)")
+        raise InputError(f"{path}: no workbook by its first bytes; give an Excel workbook (.xls or .xlsx)")
     try:
         allowance = Allowance(path, len(data), limits.get("max_bytes", DEFAULT_MAX_BYTES))
         tables = _xls(data) if data[:8] == _XLS else _xlsx(data, allowance)

@@ -324,7 +324,13 @@ class Domain:
             if not minimum <= value <= maximum
         ]
         if outside:
-            return f"{', '.join(outside)}{wider}"
+            inside = [
+                " ".join(filter(None, (other.library, *other.reference_values)))
+                for other, shapes in self.references.items()
+                if (other.gpu, other.library) == (key.gpu, key.library) and shapes.inside(np.array([sizes]))[0]
+            ]
+            also = f"; measured there: {', '.join(inside[:4])}" if inside else ""
+            return f"{', '.join(outside)}{wider}{also}"
         if wider:
             return f"the product of the sizes lies outside the measured products{wider}"
         distance = float(references.distances(np.array([sizes]))[0])

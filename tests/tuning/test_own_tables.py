@@ -186,6 +186,7 @@ def test_commands_report_the_columns_and_refuse_other_files(seer, table, tmp_pat
     export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
     assert export.is_refusal("did you mean c-header?")
     assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
+    assert seer("select", "--bundle", tmp_path / "B", "--gpu", "titan", "m8n8").is_refusal("fits several")
     for name, content, words in known_answers(__file__)["other_files"]:
         (tmp_path / name).write_text(content)
         assert seer("train", tmp_path / name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)

@@ -1,6 +1,7 @@
 """Reasons why a row is outside the training data, and distances to the nearest training shapes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -125,5 +126,9 @@ def test_unmeasured_setting_is_infinitely_far(domain: domains.Domain, rows: Rows
     unmeasured = domains.ReferenceKey(None, "miopen", ("fwd",))
     assert domain.distances(unmeasured, np.array([BASE.sizes])) == np.inf
     assert domain.size_reason(unmeasured, BASE.sizes) == "miopen fwd was never measured"
+    larger = 9 * np.array(BASE.sizes)
+    other = {domains.ReferenceKey(None, "cudnn", ("bwd_data",)): domains.TrainingShapes.of(CONV, np.array([larger]))}
+    message = replace(domain, references={**domain.references, **other}).size_reason(KEY, larger)
+    assert message and message.endswith("; measured there: cudnn bwd_data")
     backward = rows_of(rows.frame.head(3).assign(direction="bwd_data"))
     assert np.isinf(domains.distances_to(domain.references, backward)).all()
