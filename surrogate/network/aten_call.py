@@ -174,12 +174,13 @@ class Call:
     def layer(self, problem: NetworkProblem, *, part: str = "", data: str = "", weights: Sequence[str] = ()) -> Layer:
         """Return a layer of this call.
 
-        A gradient may flow into ``data`` (by default the first tensor that is no parameter) and into the first of
-        ``weights``. The layer trains the parameters among ``weights``. Without ``weights`` and ``part`` it trains all
-        parameters of the call.
+        A gradient may flow into ``data`` (by default any tensor that is no parameter, or the first one if there are
+        ``weights``) and into the first of ``weights``. The layer trains the parameters among ``weights``. Without
+        ``weights`` and ``part`` it trains all parameters of the call.
         """
         tensors = self.tensors()
-        first = next((tensor for tensor in tensors if not tensor.parameter), None)
+        inputs = (tensor for tensor in tensors if not tensor.parameter and (tensor.needs_gradient or weights))
+        first = next(inputs, None)
         source = self.arguments.get(data) if data else first
         weight = self.arguments.get(weights[0]) if weights else None
         gradients = (INPUT,) if isinstance(source, Tensor) and source.needs_gradient else ()

@@ -479,8 +479,9 @@ def fill(call: Call) -> Layers:
 def elementwise(call: Call, kind: str) -> Layers:
     """Yield an element-wise pass: each tensor is read once at its own size, and the result is written once."""
     if kind == CAST and call.outputs:  # a quantisation, too
-        source, target = call.tensor().dtype, call.outputs[0].dtype
-        yield call.layer(operators.cast(prod(call.required_output_shape()), source, target))
+        source, target = call.tensor(), call.outputs[0].dtype
+        problem = operators.cast(prod(call.required_output_shape()), source.dtype, target)
+        yield call.layer(replace(problem, reads=-(-problem.reads // source.values_per_byte)))
         return
     tensors = [value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"]
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]

@@ -39,9 +39,13 @@ STRING = "string"
 """Element type of texts, which no GPU computes."""
 READ_ATTRIBUTES = (2, 3, 7)
 """AttributeProto's INT, STRING and INTS; no rule uses other types."""
-QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE = (ONNX["notes"][name] for name in ("quantised", "integers", "loops"))
+QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE, UNPACKED_NOTE = (
+    ONNX["notes"][name] for name in ("quantised", "integers", "loops", "unpacked")
+)
 UNUSED = "_"
 """Name in `signatures` of an input that no rule reads, such as a scale."""
+UNTRAINED = (UNUSED, "mask", "key_padding_mask", "past_key", "past_value", "past")
+"""Names in `signatures` of inputs that training does not change."""
 CONSTANT_FOLDED = "(computed from constants)"
 """Name of the ignored operator (`dispatch.toml`) that replaces computations from constants."""
 INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
@@ -64,9 +68,9 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         if model.functions:
             _expand_functions(model, path)
         shapes.store_constants(model.graph)
-        weights = shapes.stored_types(model.graph)
+        weights, tables = shapes.stored_types(model.graph), shapes.fixed_tables(model.graph)
         batch, folder = infer_shapes(model, path, weights, options)
-        tensors = _tensors(model.graph, weights, options.dtype)
+        tensors = _tensors(model.graph, weights, tables, options.dtype)
         stored = list(tensors.values())
         calls = list(_nodes(model.graph, tensors, folder, options.training))
         network = network_of(path, stored, calls, batch, training=options.training)
@@ -82,8 +86,10 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
 
 
-def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None) -> dict[str, Tensor]:
-    """Return each tensor by name; names without a known type are left out."""
+def _tensors(
+    graph: "GraphProto", weights: Mapping[str, int], tables: Iterable[str], dtype: str | None
+) -> dict[str, Tensor]:
+    """Return each tensor by name; names without a known type are left out. ``tables`` are stored but no weights."""
     tensors = {"": Tensor()}
     for weight in graph.initializer:
         tensors[weight.name] = _tensor(tuple(weight.dims), weight.data_type, dtype)
@@ -91,15 +97,18 @@ def _tensors(graph: "GraphProto", weights: Mapping[str, int], dtype: str | None)
         shape = None if shapes.element_count(info.type) is None else tuple(shapes.sizes_of(info.type))
         tensors[info.name] = _tensor(shape, info.type.tensor_type.elem_type, dtype)
     tensors = {name: replace(tensor, buffer=name) for name, tensor in tensors.items()}
-    others: set[str] = set()  # stored tensors that are no weights: scales, tables, running statistics
+    others = set(tables)  # stored tensors that are no weights: masks, scales, tables, running statistics
     for node in graph.node:
         names = [(argument_name(operator_of(node), position), name) for position, name in enumerate(node.input)]
-        others.update(name for argument, name in names if argument == UNUSED)
+        others.update(name for argument, name in names if argument in UNTRAINED)
         if PRODUCT_TYPES.get(node.op_type) == "int4_wo":  # its operand is packed
             sizes = {attribute.name: attribute.i for attribute in node.attribute}
             values_per_byte = 8 // max(2, min(8, sizes.get("bits", 4)))
             shape = (sizes.get("K", 0), sizes.get("N", 0))
             tensors[node.input[1]] = Tensor(shape, "int8", False, buffer=names[1][1], values_per_byte=values_per_byte)
+    for node in reversed(graph.node):
+        if node.op_type in ONNX["moves"] and not others.isdisjoint(node.output):
+            others.update(node.input)
     for name, kind in weights.items():
         tensor = tensors.get(name, Tensor())
         is_array = prod(tensor.shape or (1,)) > 1  # a single number is an attribute stored as a weight
@@ -132,6 +141,11 @@ def _nodes(
         # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
         constant = constant and proto.op_type not in ONNX["random"]
+        if proto.op_type in ONNX["unpacking"] and inputs and inputs[0].parameter:
+            is_large = prod(inputs[0].shape or ()) > shapes.MAX_VALUES
+            if is_large and inputs[0].dtype != tensors.get(proto.output[0], Tensor()).dtype:
+                constant = False
+                folder.notes = [UNPACKED_NOTE, *(note for note in folder.notes if note != UNPACKED_NOTE)]
         is_of_shapes = proto.op_type in shapes.SHAPE_OPERATORS or not shape_results.isdisjoint(proto.input)
         if is_of_shapes:
             shape_results.update(proto.output)

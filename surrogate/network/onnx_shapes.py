@@ -261,6 +261,28 @@ def stored_types(graph: "GraphProto") -> dict[str, int]:
     return types
 
 
+def fixed_tables(graph: "GraphProto") -> set[str]:
+    """Return the names of stored masks and tables of sines, which training does not change.
+
+    A mask has a value of at most -10,000. A table has sines and cosines: at position 0 they are 0 or 1.
+    """
+    from onnx.numpy_helper import to_array
+
+    names, found = (
+        {name for node in graph.node if node.op_type in ONNX[use] for name in node.input}
+        for use in ("combining", "untrained")
+    )
+    for tensor in graph.initializer:
+        if tensor.name not in names or tensor.data_location == tensor.EXTERNAL or len(tensor.dims) < 2:
+            continue
+        with suppress(ValueError, TypeError, KeyError):  # bytes that do not fit the shape
+            values = to_array(tensor).reshape(-1, tensor.dims[-1]).astype(np.float32)
+            is_table = np.isin(values[0], (0, 1)).all() and np.ptp(values) > 0 and np.abs(values).max() <= 1
+            if values.min() <= -10_000 or is_table:
+                found.add(tensor.name)
+    return found
+
+
 def _defined(node: "NodeProto", types: "Mapping[str, TypeProto]") -> "tuple[NodeProto, dict[str, TypeProto]]":
     """Return a node whose first result has the same shape, and the types of its inputs.
 

@@ -109,8 +109,8 @@ def backward(layer: Layer) -> Iterator[Layer]:
     has_weights = layer.parameters > 0 or WEIGHT in layer.gradients
     if isinstance(problem, Operator) and problem.WEIGHT_GRADIENT and has_weights:
         parts.append((f"grad_{problem.kind}", problem.of_kind(problem.WEIGHT_GRADIENT)))
-    if layer.parameters and not parts:  # one kernel computes both gradients
-        parts.extend(problem.gradients(INPUT))
+    if layer.parameters and not parts:  # the kernel of the input's gradient, or the first of several, computes it
+        parts.extend(problem.gradients(INPUT)[:1])
     for name, gradient in parts:
         yield Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", gradient)
 
