@@ -111,7 +111,10 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         fields = fields.with_values(hybrid_values(fields, family.mixer, MAX_LAYERS))
     notes += [note for part, note in TABLE["notes"].items() if getattr(family, part)]
     fields = fields.with_values(_mpt_values(fields)) if kind == "mpt" else fields
-    decoder = _decoder(fields, family, kind, raw_config)
+    try:
+        decoder = _decoder(fields, family, kind, raw_config)
+    except InputError as error:  # an unknown type may differ from the nearest one in this field
+        raise InputError("; ".join([str(error), *notes[: kind not in FAMILIES]])) from None
     unread = [name for name, value in given.items() if value and name not in fields.used]
     unread = [name for name in unread if not _matches(name, TABLE["irrelevant"])]
     if kind not in FAMILIES and (structural := [name for name in unread if _matches(name, TABLE["structural"])]):

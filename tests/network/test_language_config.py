@@ -96,6 +96,7 @@ def test_layers_have_heads_of_their_own() -> None:
         ({"model_type": "gemma3n"}, "its layers exchange several streams"),
         ({"model_type": "qwen"}, "counts both halves of the MLP"),
         ({"model_type": "mystery", "total_ut_steps": 4}, "has no field total_ut_steps"),
+        ({"model_type": "mystery", "layer_types": ["conv"] * 16}, "chunked_attention; model_type 'mystery' is unknown"),
         ({"layer_types": ["linear_attention"] * 16}, "layer_types has the unknown entry 'linear_attention'"),
         ({"layer_types": ["sliding_attention"] * 16}, "layer_types has 'sliding_attention', but sliding_window is"),
         ({"num_kv_shared_layers": 16}, "num_kv_shared_layers is 16; give a whole number from 1 to 15"),
