@@ -30,15 +30,7 @@ from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
-from surrogate.formats.printed import (
-    TIME_US,
-    NumberStyle,
-    cells_of,
-    compiled,
-    delimiter_of,
-    ruled_columns,
-    share_evidence,
-)
+from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, compiled, delimiter_of, ruled_columns
 
 Metrics = Mapping[str, tuple[str, float]]
 """Metric name or section label → (unit as printed, value)."""
@@ -117,18 +109,15 @@ def read(
     timed = []
     counted = []
     notes = list[str]()
-    exports = [
-        None if path.suffix == ".ncu-rep" else _NcuExport(path, max_bytes=max_bytes, progress=progress)
-        for path in map(Path, paths)
-    ]
-    share_evidence([export.style for export in exports if export])
-    for path, export in zip(map(Path, paths), exports, strict=True):
-        records = export.records() if export else read_report(path)
-        if export and export.skipped:
-            notes.append(f"{path.name}: {plural(export.skipped, 'line')} left out that ncu did not print")
-        notes += export.style.notes if export else ()
+    style = NumberStyle(", ".join(map(str, paths)))
+    limits: ReadLimits = {"max_bytes": max_bytes, "progress": progress}
+    texts = {path: _NcuExport(path, style, limits) for path in map(Path, paths) if path.suffix != ".ncu-rep"}
+    for path in map(Path, paths):
+        records = texts[path].records() if path in texts else read_report(path)
+        if path in texts and texts[path].skipped:
+            notes.append(f"{path.name}: {plural(texts[path].skipped, 'line')} left out that ncu did not print")
         (timed if any("time_us" in record for record in records) else counted).append(records)
-    return imported_launches(timed, counted, [], notes, options)
+    return imported_launches(timed, counted, [], notes + style.notes, options)
 
 
 FORMAT = Format("ncu", "Nsight Compute's CSV, text and .ncu-rep reports", read)
@@ -162,10 +151,10 @@ class _NcuExport:
     A column is known by its name, so the order of the columns does not matter.
     """
 
-    def __init__(self, path: Path, **limits: Unpack[ReadLimits]) -> None:
+    def __init__(self, path: Path, style: NumberStyle, limits: ReadLimits) -> None:
         self.name = name = str(path)
         self.skipped = 0
-        self.style = NumberStyle(name)
+        self.style = style
         self._tables = 0
         self._launches: list[_Launch] = []
         self._by_id: dict[tuple[int, str, str], _Launch] = {}

@@ -36,15 +36,7 @@ from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, chunks, read_lines
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.launches import LaunchRow, LogOptions, check_permission, imported_launches
-from surrogate.formats.printed import (
-    TIME_US,
-    NumberStyle,
-    cells_of,
-    compiled,
-    delimiter_of,
-    ruled_columns,
-    share_evidence,
-)
+from surrogate.formats.printed import TIME_US, NumberStyle, cells_of, compiled, delimiter_of, ruled_columns
 
 _REMEDY = "print the log with nvprof --print-gpu-trace --csv --log-file FILE PROGRAM"
 
@@ -56,13 +48,13 @@ def read(
 
     Raises `InputError` with file and line.
     """
-    logs = [_Log(Path(path), NumberStyle(str(path))) for path in paths]
+    style = NumberStyle(", ".join(map(str, paths)))
+    logs = [_Log(Path(path), style) for path in paths]
     for log in logs:
         log.see(max_bytes)
-    share_evidence([log.style for log in logs])
     for log in logs:
         log.read(max_bytes, progress)
-    notes = [note for log in logs for note in (*log.notes, *log.style.notes)]
+    notes = [note for log in logs for note in log.notes] + style.notes
     launches = [log.launches for log in logs if log.launches]
     metrics = [log.metrics for log in logs if log.metrics]
     averages = [record for log in logs for record in log.averages]

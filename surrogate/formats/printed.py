@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -26,7 +26,7 @@ TIME_US = {f"{p}{word}": us for word in ("s", "sec", "second", "seconds", "secs"
 
 @dataclass(slots=True)
 class NumberStyle:
-    """The decimal mark of a file, by the evidence of all its numbers: ``1.234,5``, ``1 234,5`` or ``1'234.5``.
+    """The decimal mark of files, by the evidence of all numbers: ``1.234,5``, ``1 234,5`` or ``1'234.5``.
 
     First `see` gets every number, then `normalised` rewrites each as Python reads it. Without evidence, as in
     ``212,480`` alone, the mark is a point, and a note says so.
@@ -79,14 +79,6 @@ class NumberStyle:
             return []
         assumed = f"{self.undecided!r} is read with a decimal point and commas between thousands"
         return [f"{self.file}: no number shows the decimal mark; {assumed}; LC_ALL=C makes sure"]
-
-
-def share_evidence(styles: Sequence[NumberStyle]) -> None:
-    """Give the decimal mark of an import's files, if they agree, to its files without evidence."""
-    marks = {mark: text for style in styles for mark, text in style.evidence.items()}
-    for style in styles:
-        if len(marks) == 1 and not style.evidence:
-            style.evidence = dict(marks)
 
 
 def compiled(patterns: Mapping[str, str]) -> Iterator[re.Pattern[str]]:
