@@ -160,11 +160,10 @@ def estimated_work(call: Call) -> Work:
 def _expert_flops(call: Call, tokens: Shape) -> float:
     """Return the FLOPs of a mixture of experts: every token takes the products of ``k`` experts."""
     stacks = [tensor for tensor in call.tensors()[2:] if len(tensor.shape or ()) == 3]
-    integers = [tensor for tensor in stacks if not tensor.floating]  # the other stacks are then scales
-    values = 8 // max(2, min(8, call.number("expert_weight_bits", 4))) if integers else 1
-    elements = sum(prod(t.shape or ()) * (values if t.values_per_byte == 1 else 1) for t in integers or stacks)
-    experts = max((t.shape or (1,))[0] for t in stacks) if stacks else 1
-    return 2.0 * prod(tokens[:-1]) * call.number("k", 1) * elements / max(experts, 1)
+    packed = [tensor for tensor in stacks if not tensor.floating]  # the other stacks are then scales
+    values_per_byte = 8 // max(2, min(8, call.number("expert_weight_bits", 4))) if packed else 1
+    elements = values_per_byte * sum(prod((tensor.shape or ())[1:]) for tensor in packed or stacks)  # of one expert
+    return 2.0 * prod(tokens[:-1]) * call.number("k", 1) * elements
 
 
 def _arithmetic(op: str, operands: Sequence[Shape], result: Shape, shapes: Sequence[Shape]) -> float:

@@ -81,10 +81,9 @@ def attention(call: Call, *, is_fused: bool = True) -> Layers:
     """
     if is_fused and (fused := _fused_attention(call)):
         # One query of each request reads the whole context, as when a server generates a token.
-        gradients = (INPUT,) * any(tensor.needs_gradient for tensor in call.tensors())
-        is_generation = fused.query_length == 1 and not gradients
-        layer = call.layer(replace(fused, phase="generation") if is_generation else fused)
-        yield replace(layer, gradients=gradients)
+        layer = call.layer(fused)
+        is_generation = fused.query_length == 1 and not layer.gradients
+        yield replace(layer, problem=replace(fused, phase="generation")) if is_generation else layer
         return
     batch, sizes = _unfused_attention(call)
     for part in ("scores", "softmax", "values"):

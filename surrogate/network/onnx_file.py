@@ -81,8 +81,9 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         operators = {node.op_type for node in model.graph.node}
         integer = sorted(operators & PRODUCT_TYPES.keys())
         refuse({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))
-        holds = "DequantizeLinear" in operators, integer, folder.runs
-        notes = compress((QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE), holds)
+        unpacked = any(call.op in ONNX["unpacking"] and call.tensors()[0].constant for call in calls)
+        holds = "DequantizeLinear" in operators, integer, folder.runs, unpacked
+        notes = compress((QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE, UNPACKED_NOTE), holds)
         return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
 
 
@@ -141,11 +142,8 @@ def _nodes(
         # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
         constant = constant and proto.op_type not in ONNX["random"]
-        if proto.op_type in ONNX["unpacking"] and inputs and inputs[0].parameter:
-            is_large = prod(inputs[0].shape or ()) > shapes.MAX_VALUES
-            if is_large and inputs[0].dtype != tensors.get(proto.output[0], Tensor()).dtype:
-                constant = False
-                folder.notes = [UNPACKED_NOTE, *(note for note in folder.notes if note != UNPACKED_NOTE)]
+        if proto.op_type in ONNX["unpacking"] and prod(inputs[0].shape or ()) > shapes.MAX_VALUES:
+            constant = constant and inputs[0].dtype == tensors.get(proto.output[0], Tensor()).dtype
         is_of_shapes = proto.op_type in shapes.SHAPE_OPERATORS or not shape_results.isdisjoint(proto.input)
         if is_of_shapes:
             shape_results.update(proto.output)

@@ -134,11 +134,9 @@ class ShapeFolder:
             attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
             if node.op_type != "Scan":
                 if node.op_type == "Loop":
-                    runs, is_exact = self._loop_runs(node, attributes["body"])
-                    inlined = self._inlined(node, attributes["body"], attributes, runs)
-                    if inlined is not None and not is_exact and ONNX["notes"]["conditions"] not in self.notes:
-                        self.notes.append(ONNX["notes"]["conditions"])
-                    return inlined
+                    return self._inlined(
+                        node, attributes["body"], attributes, self._loop_runs(node, attributes["body"])
+                    )
                 (value,) = numbers(self.values[node.input[0]])
                 return self._inlined(node, attributes["then_branch" if value else "else_branch"], attributes, 1)
             if self.versions[node.domain] > 8:  # before, it had a batch of its own
@@ -147,8 +145,8 @@ class ShapeFolder:
                 return self._inlined(node, attributes["body"], attributes, runs)
         return None
 
-    def _loop_runs(self, node: "NodeProto", body: "GraphProto") -> tuple[int, bool]:
-        """Return how often a Loop runs at most, and whether no unknown condition stops it earlier."""
+    def _loop_runs(self, node: "NodeProto", body: "GraphProto") -> int:
+        """Return how often a Loop runs at most; set the note if an unknown condition may stop it earlier."""
         store_constants(body)
         sources = {each.output[0]: each.input[0] for each in body.node if each.op_type == "Identity"}
         name = body.output[0].name
@@ -159,11 +157,11 @@ class ShapeFolder:
             any(numbers(stored[each])) if each in stored else each in ("", body.input[1].name) or None
             for each in (node.input[1], name)
         )
-        if starts is False:
-            return 0, True
         (trips,) = numbers(self.values[node.input[0]]) if node.input[0] or continues is not False else (1,)
-        runs = max(0, min(trips, 1) if continues is False else trips)
-        return runs, runs == 0 or None not in (starts, continues)
+        runs = max(0, min(trips, 1) if continues is False else trips) * (starts is not False)
+        if 0 < runs <= MAX_LOOP_NODES and (starts is None or (continues is None and runs > 1)):
+            self.notes = [ONNX["notes"]["conditions"]]
+        return runs
 
     def _inlined(
         self, node: "NodeProto", source: "GraphProto", attributes: Mapping[str, Any], runs: int
@@ -272,9 +270,8 @@ def fixed_tables(graph: "GraphProto") -> set[str]:
         {name for node in graph.node if node.op_type in ONNX[use] for name in node.input}
         for use in ("combining", "untrained")
     )
-    for tensor in graph.initializer:
-        if tensor.name not in names or tensor.data_location == tensor.EXTERNAL or len(tensor.dims) < 2:
-            continue
+    arrays = (tensor for tensor in graph.initializer if tensor.name in names and len(tensor.dims) > 1)
+    for tensor in (array for array in arrays if array.data_location != array.EXTERNAL):
         with suppress(ValueError, TypeError, KeyError):  # bytes that do not fit the shape
             values = to_array(tensor).reshape(-1, tensor.dims[-1]).astype(np.float32)
             is_table = np.isin(values[0], (0, 1)).all() and np.ptp(values) > 0 and np.abs(values).max() <= 1
