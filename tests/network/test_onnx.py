@@ -211,7 +211,51 @@ def test_bodies_run_as_often_as_known(onnx_file) -> None:
     found = read_onnx(onnx_file(nodes, inputs, {"trips": np.array(5), "yes": np.array(True)}))
     assert [layer.operator for layer in found.layers] == ["Relu"] * 5 + ["Add"] * 3 + ["Exp"]
     many = read_onnx(onnx_file(nodes, inputs, {"trips": np.array(10**12), "yes": np.array(True)}))
-    assert "Loop" in many.unsupported
+    assert "Loop" in many.unsupported and np.isnan(many.missing["Loop"].flops)
+
+
+@pytest.mark.parametrize(
+    ("trips", "starts", "end", "runs"), [(5, 1, "c", 5), (5, 0, "c", 0), (0, 1, "c", 0), (5, 1, "e", 1)]
+)
+def test_stored_conditions_stop_loops(onnx_file, trips: int, starts: int, end: str, runs: int) -> None:
+    """The body returns its own condition, or a stored one that is false."""
+    inner = [node("Exp", ["h"], ["r"]), node("Identity", [end], ["d"])]
+    nodes = [node("Relu", ["x"], ["h0"]), node("Loop", ["t", "s", "h0"], ["y"], body=body(inner, "ich", "dr"))]
+    stored = {"t": np.array(trips), "s": np.array(bool(starts)), "e": np.array(False)}
+    found = read_onnx(onnx_file(nodes, {"x": [4]}, stored))
+    assert [layer.operator for layer in found.layers] == ["Relu", *["Exp"] * runs] and not found.unsupported
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "attributes"),
+    [("GroupQueryAttention", [2, 5, 16], {"kv_num_heads": 1}), ("MultiHeadAttention", [2, 5, 2, 3, 4], {})],
+)
+def test_packed_attention_has_the_width_of_its_heads(onnx_file, op: str, shape: list[int], attributes: dict) -> None:
+    packed = node(op, ["x"], ["a"], num_heads=2, domain="com.microsoft", **attributes)
+    path = onnx_file([packed, node("MatMul", ["a", "w"], ["y"])], {"x": shape}, {"w": np.zeros((8, 3), "f4")})
+    assert read_onnx(path).layers[-1].problem.sizes == {"batch": 1, "m": 10, "n": 3, "k": 8}
+
+
+def test_weights_are_converted_and_tables_are_not_trained(onnx_file) -> None:
+    """The mask has a very negative value; the first norm has a gradient of its weights only."""
+    nodes = [
+        node("LayerNormalization", ["x", "s"], ["n"]),
+        node("Cast", ["w"], ["v"], to=1),
+        node("MatMul", ["n", "v"], ["a"]),
+        node("Add", ["a", "mask"], ["y"]),
+    ]
+    mask = np.triu(np.full((64, 64), -np.inf, "f4"), 1)
+    path = onnx_file(nodes, {"x": [64, 64]}, {"s": np.ones(64, "f4"), "w": np.ones((64, 64), "f2"), "mask": mask})
+    found = read_network(path, training=True)
+    operators = [layer.operator for layer in found.layers]
+    assert operators[1] == "Cast" and "LayerNormalization.backward" in operators
+    assert found.parameters == found.layers[-1].parameters == 64 + 64 * 64
+
+
+def test_experts_have_the_work_of_those_that_a_token_takes(onnx_file) -> None:
+    nodes = [node("MoE", ["x", "r", "w"], ["y"], k=2, domain="com.microsoft")]
+    path = onnx_file(nodes, {"x": [5, 8], "y": [5, 8]}, {"r": np.ones((5, 4), "f4"), "w": np.ones((4, 6, 8), "f4")})
+    assert read_onnx(path).missing["com.microsoft.MoE"].flops == 2 * 5 * 2 * 6 * 8
 
 
 def test_declared_shapes_of_outputs_count_if_inference_finds_none(onnx_file) -> None:
