@@ -76,8 +76,7 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         network = network_of(path, stored, calls, batch, training=options.training)
         if options.batch and network.unsupported:
             source = read_onnx(path, replace(options, batch=None))
-            is_fixed = sum(source.unsupported.values()) < sum(network.unsupported.values())
-            refuse({"fixed_graph": is_fixed}, source=path, old=source.batch)
+            refuse({"fixed_graph": len(source.unsupported) < len(network.unsupported)}, source=path, old=source.batch)
         operators = {node.op_type for node in model.graph.node}
         integer = sorted(operators & PRODUCT_TYPES.keys())
         refuse({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))

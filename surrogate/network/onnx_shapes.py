@@ -83,17 +83,9 @@ class ShapeFolder:
         import onnx
 
         outputs = list(filter(None, node.output))
-        if node.op_type in (LOOP_SLICE, LOOP_RESULTS):
-            kind = self.types[node.input[0]]
-            axis, runs = (attribute.i for attribute in node.attribute)
-            sizes = sizes_of(kind)
-            axis %= len(sizes) + (runs > 0)
-            sizes[axis : axis + (runs == 0)] = [runs] * (runs > 0)
-            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, sizes))
-            return
-        if node.op_type in ONNX["with_heads"]:
+        if node.op_type in (LOOP_SLICE, LOOP_RESULTS, *ONNX["with_heads"]):
             kind = self.types[node.input[0]].tensor_type.elem_type
-            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(kind, _attention_sizes(node, self.types)))
+            self._enter(outputs[0], onnx.helper.make_tensor_type_proto(kind, _computed_sizes(node, self.types)))
             return
         defined, types = _defined(node, self.types)
         data = {name: self.values[name] for name in node.input if name in self.values}
@@ -132,17 +124,17 @@ class ShapeFolder:
             return None
         with suppress(KeyError, IndexError, ValueError):  # unknown sizes, or a body that does not fit its node
             attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
-            if node.op_type != "Scan":
-                if node.op_type == "Loop":
-                    return self._inlined(
-                        node, attributes["body"], attributes, self._loop_runs(node, attributes["body"])
-                    )
+            if node.op_type == "If":
                 (value,) = numbers(self.values[node.input[0]])
                 return self._inlined(node, attributes["then_branch" if value else "else_branch"], attributes, 1)
-            if self.versions[node.domain] > 8:  # before, it had a batch of its own
+            if node.op_type == "Loop":
+                runs = self._loop_runs(node, attributes["body"])
+            elif self.versions[node.domain] < 9:  # it has a batch of its own
+                return None
+            else:
                 sizes = sizes_of(self.types[node.input[-attributes["num_scan_inputs"]]])
                 runs = sizes[attributes.get("scan_input_axes", [0])[0]]
-                return self._inlined(node, attributes["body"], attributes, runs)
+            return self._inlined(node, attributes["body"], attributes, runs)
         return None
 
     def _loop_runs(self, node: "NodeProto", body: "GraphProto") -> int:
@@ -311,17 +303,24 @@ def _defined(node: "NodeProto", types: "Mapping[str, TypeProto]") -> "tuple[Node
     return defined, input_types
 
 
-def _attention_sizes(node: "NodeProto", types: "Types") -> list[int]:
-    """Return the sizes of the first result of ONNX Runtime's attention: batch, sequence, and the width of all heads.
+def _computed_sizes(node: "NodeProto", types: "Types") -> list[int]:
+    """Return the sizes of a loop's slice or results, or of the first result of ONNX Runtime's attention.
 
-    Query, key and value may be packed; the last of them that is a tensor of its own gives the width of a head.
+    Attention has a batch, a sequence, and the width of all heads. Query, key and value may be packed; the last of them
+    that is a tensor of its own gives the width of a head.
     """
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    sizes, *others = (sizes_of(types[name]) for name in node.input[:3] if name)
+    if "runs" in attributes:
+        axis, runs = attributes["axis"], attributes["runs"]
+        axis %= len(sizes) + (runs > 0)
+        sizes[axis : axis + (runs == 0)] = [runs] * (runs > 0)
+        return sizes
     heads = attributes["num_heads"]
-    given = [sizes_of(types[name]) for name in node.input[:3] if name]
-    columns = attributes.get("kv_num_heads", heads) * (2 if len(given) == 1 else 1) + heads * (len(given) == 1)
-    width = given[-1][-1] // columns if len(given[-1]) == 3 else given[-1][-1]
-    return [*given[0][:2], heads * width]
+    kv_heads = attributes.get("kv_num_heads", heads)
+    *_, last = sizes, *others
+    width = last[-1] // (kv_heads if others else heads + 2 * kv_heads) if len(last) == 3 else last[-1]
+    return [*sizes[:2], heads * width]
 
 
 def element_count(kind: "TypeProto | None") -> int | None:
