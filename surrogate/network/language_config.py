@@ -75,7 +75,8 @@ class _Fields:
         listed = list(value) if isinstance(value, list) or (words and isinstance(value, str | dict)) else []
         if unknown := [word for word in listed[:layers] if words and word not in words]:
             rule = f"give each layer one of {', '.join(map(str, words))}"
-            raise InputError(f"{self.path}: {name} has the unknown entry {unknown[0]!r}; {rule}")
+            entry = value if isinstance(value, str) else unknown[0]
+            raise InputError(f"{self.path}: {name} has the unknown entry {entry!r}; {rule}")
         if 0 < len(listed) < layers:
             raise InputError(f"{self.path}: {name} has {len(listed)} entries for {layers} layers; give one for each")
         return listed[:layers]
