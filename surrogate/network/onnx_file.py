@@ -141,7 +141,8 @@ def _nodes(
         # The bodies of If, Loop and similar (attributes of the types GRAPH and GRAPHS) read more than their inputs.
         constant = constant and not any(attribute.type in (5, 10) for attribute in proto.attribute)
         constant = constant and proto.op_type not in ONNX["random"]
-        if proto.op_type in ONNX["unpacking"] and prod(inputs[0].shape or ()) > shapes.MAX_VALUES:
+        is_large = any(tensor.parameter and prod(tensor.shape or ()) > shapes.MAX_VALUES for tensor in inputs[:1])
+        if is_large and proto.op_type in ONNX["unpacking"]:
             constant = constant and inputs[0].dtype == tensors.get(proto.output[0], Tensor()).dtype
         is_of_shapes = proto.op_type in shapes.SHAPE_OPERATORS or not shape_results.isdisjoint(proto.input)
         if is_of_shapes:
