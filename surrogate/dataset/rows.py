@@ -75,7 +75,7 @@ class Rows:
         """Return the column ``name`` of ``features``, (rows,)."""
         return self.features[:, self.column_names.index(name)]
 
-    def columns(self, names: tuple[str, ...]) -> np.ndarray:
+    def columns(self, names: Sequence[str]) -> np.ndarray:
         """Return columns of ``features`` by name, (rows, len(names)) float32."""
         places = {name: position for position, name in enumerate(self.column_names)}
         return self.features[:, [places[name] for name in names]]

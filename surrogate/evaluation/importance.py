@@ -18,7 +18,7 @@ REPEATS = 2
 """Number of permutations of each column."""
 
 
-def column_importance(model: TimeModel, holdout: Rows, names: tuple[str, ...], seed: int) -> dict[str, float]:
+def column_importance(model: TimeModel, holdout: Rows, names: Sequence[str], seed: int) -> dict[str, float]:
     """Return column → increase of the mean absolute log error when its values are permuted among held-out rows.
 
     Parameters

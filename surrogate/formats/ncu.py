@@ -134,6 +134,10 @@ def is_ncu(line: str) -> bool:
     return any(name in line for name in _KERNEL_NAMES) or _LAUNCH.fullmatch(line.strip()) is not None
 
 
+LAUNCH_COLUMNS: Sequence[str] = ("Grid Size", "Block Size", "Stream", "Device", "CC")
+"""Columns of a launch in text, in the order of `_LAUNCH`."""
+
+
 @dataclass(slots=True)
 class _Launch:
     """One profiled launch: metric → (its unit, its value as printed)."""
@@ -172,7 +176,7 @@ class _NcuExport:
                 self._tables += 1
             elif match := None if header else _LAUNCH.fullmatch(line.strip()):
                 name, *texts = match.groups("")
-                row = dict(zip(("Grid Size", "Block Size", "Stream", "Device", "CC"), texts, strict=True))
+                row = dict(zip(LAUNCH_COLUMNS, texts, strict=True))
                 self._add_launch(name.strip() or previous, row)
             elif not header:
                 columns = (ruled_columns(line) or columns) if line.strip() else []
@@ -221,7 +225,7 @@ class _NcuExport:
         else:
             units |= {column: unit for column, unit in row.items() if unit}
 
-    def _add_launch(self, name: str, row: dict[str, str]) -> _Launch:
+    def _add_launch(self, name: str, row: Mapping[str, str]) -> _Launch:
         device = row.get("Device Name") or row.get("Device", "")
         facts = {"device": device, "stream": row.get("Stream", ""), "cc": row.get("CC", "")}
         grid, block = (_triple(row.get(f"{what} Size", "")) for what in ("Grid", "Block"))

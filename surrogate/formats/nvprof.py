@@ -285,6 +285,9 @@ class _Log:
         self.averages[-1][column] = value
 
 
+TIME_COLUMNS = ("Time", "Avg", "Min", "Max", "Start", "Duration")
+
+
 def _header(text: str, caption: str) -> _Table | None:
     """Return the table with the header ``text``; None if ``text`` is no header.
 
@@ -295,7 +298,7 @@ def _header(text: str, caption: str) -> _Table | None:
         return None  # a fast path for most lines: every header has these words
     delimiter = delimiter_of(text)
     cells = cells_of(text.strip(" |"), delimiter) if delimiter else _GAP.split(text)
-    header, units, is_nsys = [], {}, False
+    header, units, is_nsys = list[str](), dict[str, str](), False
     for cell in (cell.replace(" (", "(") for cell in cells):
         base, _, unit = cell.removesuffix(")").rpartition("(")
         unit = unit if unit in TIME_US else ""
@@ -307,7 +310,7 @@ def _header(text: str, caption: str) -> _Table | None:
     if is_nsys:
         unit = caption.rpartition("(")[2].rstrip("):")
         unit = unit if unit in TIME_US else "ns"
-        units = dict.fromkeys(("Time", "Avg", "Min", "Max", "Start", "Duration"), unit) | units
+        units = dict.fromkeys(TIME_COLUMNS, unit) | units
     if {"Start", "Duration", "Name"} <= names:
         return _Table("trace", header, delimiter, units, is_nsys)
     if "Metric Name" in names and ("Kernel" in names or "Invocations" in names):

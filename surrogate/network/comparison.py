@@ -111,7 +111,7 @@ def prices_of(price: object, gpus: Sequence[str], source: str) -> dict[str, floa
     names = [gpu_by_name(name).name for name in gpus]
     if price is None:
         return {}
-    by_name = price if isinstance(price, Mapping) else dict.fromkeys(names, price)
+    by_name: Mapping[str, Any] = price if isinstance(price, Mapping) else dict.fromkeys(names, price)
     prices = {}
     for name, usd in by_name.items():
         is_price = isinstance(usd, int | float) and not isinstance(usd, bool) and MIN_PRICE <= usd <= MAX_PRICE

@@ -301,8 +301,8 @@ def single_pass(call: Call) -> Layers:
     This serves operators on jagged indices (permute, cumulative sum, bounds check) and the cells of recurrent networks.
     """
     tensors = [tensor.shape or () for tensor in call.tensors()]
-    results = [tensor.shape for tensor in call.outputs]
-    results = tensors if not results or None in results else results
+    shapes = [tensor.shape for tensor in call.outputs if tensor.shape is not None]
+    results = shapes if shapes and len(shapes) == len(call.outputs) else tensors
     if call.op[0].isupper() and any(tensor.shape is None for tensor in call.tensors()):  # ONNX has no jagged tensors
         raise UnsupportedError("shape unknown")
     work = 2 * call.shape("weight")[-1] if call.op == "CausalConvWithState" else 1

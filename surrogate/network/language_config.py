@@ -71,7 +71,8 @@ class _Fields:
 
         Raises `InputError` for entries that are none of the ``words``; the default is the field's row of the table.
         """
-        value, words = self.get(name), TABLE["words"].get(name) if words is None else words
+        value = self.get(name)
+        words = TABLE["words"].get(name, ()) if words is None else words
         listed = list(value) if isinstance(value, list) or (words and isinstance(value, str | dict)) else []
         if unknown := [word for word in listed[:layers] if words and word not in words]:
             rule = f"give each layer one of {', '.join(map(str, words))}"

@@ -144,8 +144,9 @@ class Mixer(NamedTuple):
             # A token's scores and values in its chunk, and its products with the state.
             pairs = 2 * row.blocks * chunk * (self.key_dim + self.value_dim) + 4 * self.key_dim * self.value_dim
             work = round(tokens * (self.heads // gpus) * pairs / (states + tokens * values))
-            moved = {"reads": states + tokens * reads, "writes": states + tokens * values}
-            yield "scan", (Streamed if decodes else PromptScan)(**moved, work=work, dtype=STATE, variant="scan")
+            reads, writes = states + tokens * reads, states + tokens * values
+            kind = Streamed if decodes else PromptScan
+            yield "scan", kind(reads=reads, writes=writes, work=work, dtype=STATE, variant="scan")
 
 
 def hybrid_values(fields: "_Fields", name: str, max_layers: int) -> dict[str, Any]:

@@ -10,7 +10,16 @@ from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
 from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, element_type, refuse, with_fields
+from surrogate.network.network import (
+    Layer,
+    Network,
+    NetworkBuilder,
+    ReadOptions,
+    element_type,
+    refusal,
+    refuse,
+    with_fields,
+)
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import NORM_NOTE, with_accumulation
@@ -199,8 +208,8 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
         if row.problem is None:
             builder.omit(row.operator)
         else:
-            is_described = isinstance(row.problem, DescribedProblem)
-            refuse({"described": is_described}, source=path, where=row.where, kind=row.problem.kind)
+            if isinstance(row.problem, DescribedProblem):
+                raise refusal("described", source=path, where=row.where, kind=row.problem.kind)
             layer = _layer(row.name or row.where, row.problem, options, bool(builder.layers))
             samples = layer.problem.samples
             if options.batch is not None and samples is not None:
