@@ -14,7 +14,7 @@ from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import DTYPES
 from surrogate.network import operators
-from surrogate.network.aten_call import PRODUCT_TYPES, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import PRODUCT_TYPES, Call, Tensor, UnsupportedError
 from surrogate.network.dispatch_convolutions import Layers
 from surrogate.network.dispatch_rules import attention
 
@@ -34,7 +34,7 @@ def attention_with_heads(call: Call) -> Layers:
     for name, count in (("query", heads), ("key", kv_heads), ("value", kv_heads)):
         tensor = call.arguments.get(name)
         tensor = tensor if isinstance(tensor, Tensor) else tensors.get("key", query)  # packed with the one before
-        shape: Shape = tensor.shape or ()
+        shape = tuple(tensor.shape or ())
         if len(shape) == 5:  # (batch, length, heads, query, key and value, values)
             shape = (shape[0], shape[2], shape[1], shape[4])
         elif len(shape) == 3 and count:

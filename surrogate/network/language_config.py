@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
@@ -72,10 +72,10 @@ class _Fields:
         Raises `InputError` for entries that are none of the ``words``; the default is the field's row of the table.
         """
         value = self.get(name)
-        words = TABLE["words"].get(name, ()) if words is None else words
-        listed = list(value) if isinstance(value, list) or (words and isinstance(value, str | dict)) else []
-        if unknown := [word for word in listed[:layers] if words and word not in words]:
-            rule = f"give each layer one of {', '.join(map(str, words))}"
+        allowed: Sequence[object] = TABLE["words"].get(name, ()) if words is None else words
+        listed = list(value) if isinstance(value, list) or (allowed and isinstance(value, str | dict)) else []
+        if unknown := [word for word in listed[:layers] if allowed and word not in allowed]:
+            rule = f"give each layer one of {', '.join(map(str, allowed))}"
             entry = value if isinstance(value, str) else unknown[0]
             raise InputError(f"{self.path}: {name} has the unknown entry {entry!r}; {rule}")
         if 0 < len(listed) < layers:
@@ -98,13 +98,13 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         config |= config.pop(part) | {name: config[name] for name in TABLE["outer"] if config.get(name) is not None}  # type: ignore[operator]
     for name in [name for name, value in config.items() if isinstance(value, dict) and name.endswith("_config")]:
         if name not in TABLE["settings"]:
-            towers[name] = _usual_names(config.pop(name))
+            towers[name] = _usual_names(cast(Mapping[str, object], config.pop(name)))
     kind = str(config.get("model_type")).removesuffix("_text")
     if reason := TABLE["refused"].get(kind):
         raise InputError(f"{path}: model_type {kind!r} is not predicted: {reason}")
     given = _usual_names(config)
     if kind in FAMILIES:
-        family, notes = FAMILIES[kind], []
+        near, family, notes = kind, FAMILIES[kind], []
     else:
         near = _nearest_family(path, kind, given)
         family, notes = FAMILIES[near], [f"model_type {kind!r} is unknown; it is read as {near}, whose fields it has"]
@@ -412,7 +412,7 @@ def _mpt_values(fields: _Fields) -> dict[str, object]:
         "intermediate_size": fields.required("hidden_size") * fields.required("expansion_ratio"),
         "rope": bool(attention.get("rope")),
         # The default of llm-foundry when most of these models were trained.
-        "attention": {"flash": ""}.get(name := attention.get("attn_impl", TRITON), name),
+        "attention": {"flash": ""}.get(name := str(attention.get("attn_impl", TRITON)), name),
         "learned_positions": positions if is_learned else 0,
     }
 
