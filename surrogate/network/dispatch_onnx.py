@@ -42,7 +42,8 @@ def attention_with_heads(call: Call) -> Layers:
             shape = (shape[0], count, shape[1], shape[2] // columns)
         past = call.arguments.get(f"past_{name}")
         if isinstance(past, Tensor) and past.shape and len(past.shape) == len(shape) == 4:
-            shape = (*shape[:2], shape[2] + past.shape[2], shape[3])
+            length, width = shape[-2:]
+            shape = (*shape[:2], length + past.shape[2], width)
         if len(shape) != 4 or 0 in shape:
             raise UnsupportedError("operands do not fit")
         tensors[name] = replace(tensor, shape=shape)
