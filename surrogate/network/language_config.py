@@ -2,24 +2,25 @@
 
 The ``model_type`` selects the family (`FAMILIES`), and the fields give the sizes of every layer. An unknown type is
 read as the nearest known one if its fields say the same. A field that is neither read nor known to be irrelevant
-(`language_config.toml`) is named in a note. Source: the configurations and models of ``transformers``.
+(`language_fields.toml`) is named in a note. Source: the configurations and models of ``transformers``.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
-from surrogate.features.errors import InputError, check_choice, nearest, read_bounded, read_toml
+from surrogate.features.errors import InputError, check_choice, nearest, read_bounded
 from surrogate.features.families.attention import LATENT, ROPE, TRITON
 from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
 from surrogate.network.language import FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
+from surrogate.network.language_fields import TABLE, ConfigFields, usual_names
 from surrogate.network.language_mixers import BOTH, MIXER, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
 
 MAX_LAYERS = 1000
@@ -30,61 +31,6 @@ LATENT_SIZES = {"kv_lora_rank": LATENT, "qk_rope_head_dim": ROPE}
 """The only measured sizes of a latent cache."""
 MAX_FACTOR = 1e6
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-TABLE = read_toml(__file__)
-"""Names and meanings of fields; comments in the file explain its sections."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The fields of a configuration under their usual names; ``used`` has the names of those that were read."""
-
-    path: Path
-    config: Mapping[str, object]
-    used: set[str] = field(default_factory=set)
-
-    def get(self, name: str) -> object:
-        """Return a field; None if it is missing."""
-        self.used.add(name)
-        return self.config.get(name)
-
-    def required(self, *names: str, maximum: int = MAX_INT32) -> int:
-        """Return the first of these fields that exists, a whole number above 0, or the first of a list of layers."""
-        name = next((name for name in names if self.get(name) is not None), None)
-        if name is None:
-            raise InputError(f"{self.path}: {' or '.join(names)} is missing; add it, a whole number above 0")
-        value = self.config[name]
-        if isinstance(value, list) and value and (name in TABLE["listed"] or all(each == value[0] for each in value)):
-            value = value[0]
-        return checked_int(str(self.path), name, value, 1, maximum)
-
-    def optional(self, name: str, maximum: int = MAX_INT32) -> int:
-        """Return a field as `required`; 0 if it is missing, null or 0."""
-        return self.required(name, maximum=maximum) if self.get(name) else 0
-
-    def part(self, name: str) -> "_Fields":
-        """Return the fields of a nested object; empty if it is missing."""
-        value = self.get(name)
-        return _Fields(self.path, _usual_names(value) if isinstance(value, dict) else {})
-
-    def listed(self, name: str, layers: int, words: Sequence[object] | None = None) -> list[Any]:
-        """Return the entry of every layer; empty if the field is no list. Entries of next-token layers may follow.
-
-        Raises `InputError` for entries that are none of the ``words``; the default is the field's row of the table.
-        """
-        value = self.get(name)
-        allowed: Sequence[object] = TABLE["words"].get(name, ()) if words is None else words
-        listed = list(value) if isinstance(value, list) or (allowed and isinstance(value, str | dict)) else []
-        if unknown := [word for word in listed[:layers] if allowed and word not in allowed]:
-            rule = f"give each layer one of {', '.join(map(str, allowed))}"
-            entry = value if isinstance(value, str) else unknown[0]
-            raise InputError(f"{self.path}: {name} has the unknown entry {entry!r}; {rule}")
-        if 0 < len(listed) < layers:
-            raise InputError(f"{self.path}: {name} has {len(listed)} entries for {layers} layers; give one for each")
-        return listed[:layers]
-
-    def with_values(self, values: Mapping[str, object]) -> "_Fields":
-        """Return the fields with some replaced."""
-        return replace(self, config={**self.config, **values})
 
 
 def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
@@ -98,17 +44,17 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         config |= config.pop(part) | {name: config[name] for name in TABLE["outer"] if config.get(name) is not None}  # type: ignore[operator]
     for name in [name for name, value in config.items() if isinstance(value, dict) and name.endswith("_config")]:
         if name not in TABLE["settings"]:
-            towers[name] = _usual_names(cast(Mapping[str, object], config.pop(name)))
+            towers[name] = usual_names(cast(Mapping[str, object], config.pop(name)))
     kind = str(config.get("model_type")).removesuffix("_text")
     if reason := TABLE["refused"].get(kind):
         raise InputError(f"{path}: model_type {kind!r} is not predicted: {reason}")
-    given = _usual_names(config)
+    given = usual_names(config)
     if kind in FAMILIES:
         near, family, notes = kind, FAMILIES[kind], []
     else:
         near = _nearest_family(path, kind, given)
         family, notes = FAMILIES[near], [f"model_type {kind!r} is unknown; it is read as {near}, whose fields it has"]
-    fields = _Fields(path, {**family.defaults, **given})
+    fields = ConfigFields(path, {**family.defaults, **given})
     if family.mixer:
         fields = fields.with_values(hybrid_values(fields, family.mixer, MAX_LAYERS))
     notes += [note for part, note in TABLE["notes"].items() if getattr(family, part)]
@@ -131,13 +77,6 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
         notes.append(f"layers that predict further tokens ({further[0]}) are left out, as servers do by default")
     weights, described = _tower_weights(path, towers, decoder.hidden)
     return replace(decoder, other_weights=weights, notes=(*decoder.notes, *notes, *described))
-
-
-def _usual_names(config: Mapping[str, object]) -> dict[str, object]:
-    """Return a configuration with the usual names of fields."""
-    usual = {other: name for name, others in TABLE["names"].items() for other in others}
-    renamed = {usual[name]: value for name, value in config.items() if name in usual and value is not None}
-    return renamed | {name: value for name, value in config.items() if name not in usual and value is not None}
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -168,7 +107,7 @@ def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
     raise InputError(f"{path}: model_type {kind!r} is unknown, and {missing}; known types: {', '.join(FAMILIES)}")
 
 
-def _decoder(fields: _Fields, family: DecoderFamily, kind: str, raw_config: Mapping[str, object]) -> Decoder:
+def _decoder(fields: ConfigFields, family: DecoderFamily, kind: str, raw_config: Mapping[str, object]) -> Decoder:
     """Return the decoder of a family."""
     path = fields.path
     if fields.get("is_encoder_decoder") is True:
@@ -235,7 +174,7 @@ def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
     return path, _json_of(path)
 
 
-def _experts(fields: _Fields, family: DecoderFamily) -> dict[str, int]:
+def _experts(fields: ConfigFields, family: DecoderFamily) -> dict[str, int]:
     """Return the fields of a `Decoder` that is a mixture of experts."""
     experts = fields.required("num_experts", maximum=MAX_EXPERTS)
     inter = fields.required(family.experts)
@@ -249,7 +188,7 @@ def _experts(fields: _Fields, family: DecoderFamily) -> dict[str, int]:
     return {"experts": experts, "topk": topk, "expert_inter": inter, "shared_inter": shared}
 
 
-def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping[str, int]) -> Iterator[LayerKind]:
+def _layers(fields: ConfigFields, family: DecoderFamily, count: int, experts: Mapping[str, int]) -> Iterator[LayerKind]:
     """Yield the kind of every layer."""
     part = next((part for part in TABLE["layer_types"] if getattr(family, part, False)), "plain")
     words = fields.listed("layer_types", count, () if family.mixer else TABLE["layer_types"][part]) or [""] * count
@@ -278,7 +217,7 @@ def _layers(fields: _Fields, family: DecoderFamily, count: int, experts: Mapping
         )
 
 
-def _own_values(fields: _Fields, layer: int, count: int, *, is_local: bool) -> dict[str, object]:
+def _own_values(fields: ConfigFields, layer: int, count: int, *, is_local: bool) -> dict[str, object]:
     """Return the fields with a value of their own in a layer.
 
     Sources are lists with a value for each layer, fields for layers with or without a window, and objects for a layer.
@@ -293,18 +232,18 @@ def _own_values(fields: _Fields, layer: int, count: int, *, is_local: bool) -> d
         for part in map(fields.part, TABLE["local_parts"]):
             values |= {name: part.config[name] for name in TABLE["listed"] if name in part.config}
     own = fields.get("per_layer_config")
-    values |= _usual_names(own[str(layer)]) if isinstance(own, dict) and isinstance(own.get(str(layer)), dict) else {}
+    values |= usual_names(own[str(layer)]) if isinstance(own, dict) and isinstance(own.get(str(layer)), dict) else {}
     if blocks := fields.listed("block_configs", count):
         values |= _block_values(fields, blocks[layer])
     return values
 
 
-def _block_values(fields: _Fields, block: object) -> dict[str, object]:
+def _block_values(fields: ConfigFields, block: object) -> dict[str, object]:
     """Return the sizes of a layer after a neural architecture search; 0 stands for a part that the layer lacks.
 
     Source: the remote code of nvidia/Llama-3_3-Nemotron-Super-49B-v1, ``configuration_decilm.py``.
     """
-    parts = _Fields(fields.path, block if isinstance(block, dict) else {})
+    parts = ConfigFields(fields.path, block if isinstance(block, dict) else {})
     attention, mlp = parts.part("attention"), parts.part("ffn")
     if attention.get("replace_with_linear") or mlp.get("replace_with_linear"):
         raise InputError(f"{fields.path}: block_configs has replace_with_linear; such layers are not predicted")
@@ -318,7 +257,7 @@ def _block_values(fields: _Fields, block: object) -> dict[str, object]:
     }
 
 
-def _heads(own: _Fields, family: DecoderFamily, projected: int) -> AttentionHeads | None:
+def _heads(own: ConfigFields, family: DecoderFamily, projected: int) -> AttentionHeads | None:
     """Return the heads of a layer's attention; None if it has no attention."""
     queries = own.optional("num_attention_heads")
     if not queries:
@@ -334,7 +273,7 @@ def _heads(own: _Fields, family: DecoderFamily, projected: int) -> AttentionHead
     return AttentionHeads(queries, groups, dim, own.optional("v_head_dim") or dim, projected, gates)
 
 
-def _index_sizes(fields: _Fields) -> dict[str, int]:
+def _index_sizes(fields: ConfigFields) -> dict[str, int]:
     """Return the fields of a `Decoder` with an indexer; some indexers select blocks of positions."""
     blocks = fields.part("sparse_attention_config")
     fields = fields.with_values({**fields.config, **blocks.config})
@@ -344,7 +283,7 @@ def _index_sizes(fields: _Fields) -> dict[str, int]:
     return {**sizes, "index_topk": prod(map(fields.required, selected))}
 
 
-def _indexers(fields: _Fields, family: DecoderFamily, words: Sequence[str]) -> Sequence[str]:
+def _indexers(fields: ConfigFields, family: DecoderFamily, words: Sequence[str]) -> Sequence[str]:
     """Return whether each layer has its own indexer ("full"), uses an earlier layer's ("shared"), or has none.
 
     Without latent attention, only the listed layers have one. Source: transformers, ``configuration_glm_moe_dsa.py``
@@ -362,7 +301,7 @@ def _indexers(fields: _Fields, family: DecoderFamily, words: Sequence[str]) -> S
     return ["shared" if max(layer - offset + 1, 0) % freq else "full" for layer in range(count)]
 
 
-def _compression(fields: _Fields, count: int) -> list[tuple[int, str]]:
+def _compression(fields: ConfigFields, count: int) -> list[tuple[int, str]]:
     """Return the tokens of a compressed position (0: not compressed) and the indexer of every layer.
 
     Source: transformers, ``configuration_deepseek_v4.py``.
@@ -392,7 +331,7 @@ def _json_of(path: Path) -> dict[str, object]:
     return config if isinstance(config, dict) else {}
 
 
-def _mpt_values(fields: _Fields) -> dict[str, object]:
+def _mpt_values(fields: ConfigFields) -> dict[str, object]:
     """Return the fields of an MPT that have no usual names; its embedding is tied.
 
     Missing fields have the defaults of transformers' ``MptConfig``. Raises `InputError` for biases, other MLPs,
@@ -417,7 +356,7 @@ def _mpt_values(fields: _Fields) -> dict[str, object]:
     }
 
 
-def _positions(fields: _Fields, kind: str) -> int:
+def _positions(fields: ConfigFields, kind: str) -> int:
     """Return the maximum tokens of a request.
 
     Source: vLLM's rule. The scaling factor multiplies the positions; YaRN multiplies the original positions. Types in
@@ -438,7 +377,7 @@ def _positions(fields: _Fields, kind: str) -> int:
     return max(stated, int(original * factor))
 
 
-def _windows(fields: _Fields, family: DecoderFamily, words: Sequence[str]) -> list[int]:
+def _windows(fields: ConfigFields, family: DecoderFamily, words: Sequence[str]) -> list[int]:
     """Return each layer's window, by a list or a pattern if the file has one.
 
     Otherwise all layers have the window; Qwen's models have it only if the file switches it on.
@@ -465,7 +404,7 @@ def _windows(fields: _Fields, family: DecoderFamily, words: Sequence[str]) -> li
     return [window if layer >= first else 0 for layer in range(count)]
 
 
-def _routed_layers(fields: _Fields, count: int) -> list[bool]:
+def _routed_layers(fields: ConfigFields, count: int) -> list[bool]:
     """Return which layers route; lists, a first and a last layer, and intervals may exclude some."""
     frequencies, kinds = fields.listed("moe_layer_freq", count), fields.listed("mlp_layer_types", count)
     numbers, dense = fields.get("moe_layers") or fields.get("moe_layers_enum"), fields.get("mlp_only_layers")
@@ -487,14 +426,14 @@ def _routed_layers(fields: _Fields, count: int) -> list[bool]:
     ]
 
 
-def _dense_inter(fields: _Fields, family: DecoderFamily, own_inter: int) -> int:
+def _dense_inter(fields: ConfigFields, family: DecoderFamily, own_inter: int) -> int:
     """Return the width of layers that do not route; Llama 4 has its own field, and models without such layers none."""
     names = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
     inter = next((size for size in map(fields.optional, names) if size), 0) or own_inter
     return inter or family.mlp_ratio * fields.required("hidden_size") or fields.required("intermediate_size")
 
 
-def _mixer(fields: _Fields, name: str) -> Mixer:
+def _mixer(fields: ConfigFields, name: str) -> Mixer:
     """Return a hybrid's mixer; the file may select a variant of the family's."""
     name += " with full gates" * bool(fields.get("linear_use_full_rank_gate"))
     sizes = {size: fields.required(*names) for size, names in MIXERS[name].sizes.items()}
@@ -502,7 +441,7 @@ def _mixer(fields: _Fields, name: str) -> Mixer:
     return Mixer(name, **sizes, state_dtype=next(filter(None, stored), STATE))
 
 
-def _family_of(fields: _Fields, family: DecoderFamily) -> DecoderFamily:
+def _family_of(fields: ConfigFields, family: DecoderFamily) -> DecoderFamily:
     """Return the family with the activation, norm of queries and kind of layer that the fields give."""
     name = fields.get("hidden_act")
     activation = next(
@@ -519,7 +458,7 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
     """Return the number of weights of a model's other parts, such as encoders of images, and notes about them."""
     total, notes = 0, []
     for name, config in towers.items():
-        tower = _Fields(path, config)
+        tower = ConfigFields(path, config)
         sizes = {each: _first(tower, names) for each, names in TABLE["tower"].items()}
         width, layers = sizes["width"], sizes["layers"]
         if not (width and layers):
@@ -548,7 +487,7 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
     return total, notes
 
 
-def _first(fields: _Fields, names: Sequence[str]) -> int:
+def _first(fields: ConfigFields, names: Sequence[str]) -> int:
     """Return the first of these fields that is a whole number above 0, or the last of a list of them; else 0."""
     for name in names:
         if numbers := _numbers(fields.get(name)):

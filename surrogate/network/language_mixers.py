@@ -18,17 +18,15 @@ These tables have no scan of Mamba or Mamba-2. The exponentials of Mamba's scan 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from surrogate.features.elementwise import ceil_div, round_up
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
+from surrogate.network.language_fields import ConfigFields
 from surrogate.network.operators import streamed
-
-if TYPE_CHECKING:
-    from surrogate.network.language_config import _Fields
 
 Json = Mapping[str, Any]
 Terms = Mapping[str, int]
@@ -149,7 +147,7 @@ class Mixer(NamedTuple):
             yield "scan", kind(reads=reads, writes=writes, work=work, dtype=STATE, variant="scan")
 
 
-def hybrid_values(fields: "_Fields", name: str, max_layers: int) -> dict[str, Any]:
+def hybrid_values(fields: ConfigFields, name: str, max_layers: int) -> dict[str, Any]:
     """Return the fields of a hybrid that follow from its others, under their usual names.
 
     ``layer_types`` has a word for every layer, ``mlp_layer_types`` says which layers route, and ``enable_moe_block`` is
@@ -184,7 +182,7 @@ def hybrid_values(fields: "_Fields", name: str, max_layers: int) -> dict[str, An
     return found
 
 
-def _layer_words(fields: "_Fields", max_layers: int) -> list[str]:
+def _layer_words(fields: ConfigFields, max_layers: int) -> list[str]:
     """Return the word of every layer: by a list or a pattern, by the numbers of some layers, or by a period."""
     meanings = TABLE["words"]
     if name := next((name for name in TABLE["lists"] if fields.get(name)), ""):
