@@ -7,7 +7,8 @@ The tables are frozen dataclasses of int64 NumPy columns. A value that is not in
 by start; of rows that start together, the longest comes first:
 
 - ``trace.ranges``       operators, annotations, steps and NVTX ranges on host threads, with shapes and autograd ids
-- ``trace.frames``       Python frames: modules (``nn.Module: …``) and program lines; columns of ranges, own nesting
+- ``trace.frames``       Python frames: modules (``nn.Module: …``) and program lines; also calls of the operating system,
+                         the DataLoader's code and garbage collections, by ``kind``; columns of ranges, own nesting
 - ``trace.calls``        CUDA/HIP runtime and driver calls; ``kind`` separates launches, copies, synchronisations, …
 - ``trace.activities``   kernels, copies, memsets, graphs on the device, with grid, block, registers, shared memory
 - ``trace.syncs``        synchronisation records, if the profiler wrote them (else use ``calls.kind == SYNC_CALL``)
@@ -36,8 +37,10 @@ the events that were left out, and ``trace.ignored`` counts them by category.
 import re
 from functools import partial
 
-OPERATOR, ANNOTATION, STEP, NVTX, FRAME = range(5)
-"""Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range, a Python frame."""
+OPERATOR, ANNOTATION, STEP, NVTX, FRAME, SYSTEM_CALL, LOADER, COLLECTION = range(8)
+"""Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range; and of a frame: a
+module or a line of the program, a call of the operating system, code of the DataLoader, a garbage collection.
+"""
 
 MODULE = "nn.Module: "
 """The prefix in the names of frames that are modules."""
