@@ -145,7 +145,8 @@ def sources_by_layer(profile: Profile) -> dict[str, str]:
     """Return layer → the line that called it: the first line outside torch, if call stacks or frames were recorded."""
     trace = profile.trace
     ranges = trace.ranges
-    lines = np.flatnonzero(~trace.name_matches(trace.frames, lambda name: name.startswith(events.MODULE)))
+    is_module = trace.name_matches(trace.frames, lambda name: name.startswith(events.MODULE))
+    lines = np.flatnonzero((trace.frames.kind == events.FRAME) & ~is_module)
     frame = linked(lines, nest_of(take_rows(trace.frames, lines)).open_at(ranges.start_ns, ranges.thread))
 
     def text(row: int) -> str:

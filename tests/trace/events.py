@@ -1,5 +1,8 @@
 """Events of invented traces, as PyTorch's profiler writes them; times in µs."""
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 
@@ -17,3 +20,13 @@ def device(name, start, length, number, stream=7, category="kernel", **args) -> 
     """Return a kernel or a copy launched by the call with this number."""
     where = {"device": 0, "stream": stream, "correlation": number}
     return event(category, name, start, length, stream, 0, **where, **args)
+
+
+def nsys_export(path: Path, tables: dict[str, tuple[str, list[tuple[Any, ...]]]]) -> Path:
+    """Write an export of Nsight Systems: table → its columns, separated by blanks, and its rows."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for name, (columns, rows) in tables.items():
+            connection.execute(f"CREATE TABLE {name} ({columns.replace(' ', ', ')})")
+            places = ", ".join("?" * len(columns.split()))
+            connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
+    return path

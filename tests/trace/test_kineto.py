@@ -11,9 +11,10 @@ import pytest
 from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import take_rows
-from surrogate.trace.tables import summary
+from surrogate.trace.profiling import profile
+from surrogate.trace.tables import sources_by_layer, summary
 from surrogate.trace.whatif import what_ifs
-from tests.trace.events import call, device
+from tests.trace.events import call, device, event
 
 
 def test_reader_fills_and_links_every_table(make_trace, read):
@@ -45,6 +46,27 @@ def test_columns_equal_the_values_of_the_file(make_trace, read):
     assert trace.types[trace.ranges.types[conv]][0] == "float"
     assert trace.allocations.bytes.tolist() == [460_800]
     assert trace.name_of(trace.ranges, trace.allocations.range[0]) == "aten::cudnn_convolution"
+
+
+def test_loader_and_collections_are_frames_of_their_own_kind(make_trace, read):
+    """Lines of torch and of Python are not kept; only the line of the program is the source of its layers."""
+    names = {
+        "train.py(3): main": events.FRAME,
+        "torch/utils/data/dataloader.py(720): __next__": events.LOADER,
+        "/venv/torch/utils/data/_utils/fetch.py(49): fetch": events.LOADER,
+        "Python GC": events.COLLECTION,
+        "<built-in function collect>": events.COLLECTION,
+        "nn.Module: Conv2d_0": events.FRAME,
+        "torch/nn/modules/module.py(1): _call_impl": None,
+        "<built-in method len of list>": None,
+    }
+    trace = make_trace(steps=1)
+    start = trace["traceEvents"][0]["ts"]
+    trace["traceEvents"] += [event("python_function", name, start + 9, 150, 100) for name in names]
+    found = read(trace)
+    kinds = {found.name_of(found.frames, row): int(kind) for row, kind in enumerate(found.frames.kind)}
+    assert kinds == {name: kind for name, kind in names.items() if kind is not None}
+    assert set(sources_by_layer(profile(found)).values()) == {"train.py(3): main"}
 
 
 def test_both_kineto_generations_give_the_same_tables(make_trace, make_older, read):
@@ -100,9 +122,9 @@ def test_events_without_a_usable_time_are_dropped_with_a_note(make_trace, read, 
 
 def test_events_without_args_or_thread_are_read(make_trace, read):
     trace = make_trace(steps=1)
-    for event in trace["traceEvents"]:
-        event.pop("args", None)
-        event.pop("tid", None)
+    for record in trace["traceEvents"]:
+        record.pop("args", None)
+        record.pop("tid", None)
     found = read({"traceEvents": trace["traceEvents"]})
     assert len(found.activities) == 6 and (found.activities.call == -1).all()
     assert found.rank is None and found.devices == ()
@@ -136,8 +158,8 @@ def test_kernels_of_a_cuda_graph_share_their_launch(read):
 
 def test_equal_correlation_ids_of_two_processes_are_not_mixed(make_trace, read):
     first, second = make_trace(steps=1), make_trace(steps=1, start=1_700_000_000_005_000)
-    for event in second["traceEvents"]:
-        event["pid"] = 2 if event["pid"] == 1 else 1
+    for record in second["traceEvents"]:
+        record["pid"] = 2 if record["pid"] == 1 else 1
     trace = read({"traceEvents": first["traceEvents"] + second["traceEvents"]})
     calls = trace.calls.start_ns[trace.activities.call]
     assert len(set(trace.activities.call.tolist())) == 12

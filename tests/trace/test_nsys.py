@@ -10,6 +10,7 @@ import numpy as np
 from surrogate.formats import FORMATS
 from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
+from tests.trace.events import nsys_export
 
 _PROCESS = 42 << 24
 _THREAD = _PROCESS | 7
@@ -35,12 +36,7 @@ def _export(path: Path, *, kernels: bool = True) -> Path:
         ),
         "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (f"{device} graphId", [(1400, 1900, 0, 8, 3, 11)]),
     }
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for name, (columns, rows) in list(tables.items())[: None if kernels else 3]:
-            connection.execute(f"CREATE TABLE {name} ({columns.replace(' ', ', ')})")
-            places = ", ".join("?" * len(rows[0]))
-            connection.executemany(f"INSERT INTO {name} VALUES ({places})", rows)
-    return path
+    return nsys_export(path, dict(list(tables.items())[: None if kernels else 3]))
 
 
 def test_export_fills_and_links_every_table(tmp_path):
@@ -62,6 +58,20 @@ def test_export_fills_and_links_every_table(tmp_path):
 def test_export_without_kernels_is_read(tmp_path):
     trace = read_trace(_export(tmp_path / "x.sqlite", kernels=False))
     assert len(trace.activities) == 0 and len(trace.calls) == 3
+
+
+def test_system_calls_of_cuda_threads_and_collections_are_frames(tmp_path):
+    """Thread 8 makes no CUDA call and has no range; an NVTX range of Python's collector is no layer."""
+    names = {"StringIds": ("id value", list(enumerate(["read", "poll", "Python GC", "IO 3"])))}
+    nvtx = [(0, 90, 59, _THREAD, None, 3), (20, 60, 59, _THREAD, None, 2)]
+    system = [(10, 15, _THREAD, 0), (30, 80, _PROCESS | 8, 1)]
+    columns = "start end eventType globalTid text textId"
+    tables = {**names, "NVTX_EVENTS": (columns, nvtx), "OSRT_API": ("start end globalTid nameId", system)}
+    trace = read_trace(nsys_export(tmp_path / "x.sqlite", tables))
+    assert [trace.names[name] for name in trace.ranges.name] == ["IO 3"]
+    assert [trace.names[name] for name in trace.frames.name] == ["read", "Python GC"]
+    assert trace.frames.kind.tolist() == [events.SYSTEM_CALL, events.COLLECTION]
+    assert trace.ignored == {"OSRT_API of threads without CUDA": 1}
 
 
 def test_nvprof_database_is_refused_with_the_csv_command(tmp_path, refused):
@@ -89,5 +99,6 @@ def test_real_export_has_known_counts(real):
     assert np.bincount(trace.activities.kind).tolist() == [3689, 89]
     assert (trace.activities.call >= 0).all()
     assert trace.devices[0].name == "Tesla T4" and trace.devices[0].sms == 40
-    assert trace.ignored == {"OSRT_API": 1428}
+    assert trace.ignored == {"OSRT_API of threads without CUDA": 19}
+    assert np.bincount(trace.frames.kind, minlength=8)[events.SYSTEM_CALL] == len(trace.frames) == 1428 - 19
     assert np.isin(trace.syncs.kind, (events.SYNC_STREAM_WAIT, events.SYNC_STREAM)).any()

@@ -7,8 +7,8 @@ The tables are frozen dataclasses of int64 NumPy columns. A value that is not in
 by start; of rows that start together, the longest comes first:
 
 - ``trace.ranges``       operators, annotations, steps and NVTX ranges on host threads, with shapes and autograd ids
-- ``trace.frames``       Python frames: modules (``nn.Module: …``) and program lines; also calls of the operating system,
-                         the DataLoader's code and garbage collections, by ``kind``; columns of ranges, own nesting
+- ``trace.frames``       Python frames: modules (``nn.Module: …``) and program lines; also system calls, the
+                         DataLoader's code and garbage collections, by ``kind``; columns of ranges, own nesting
 - ``trace.calls``        CUDA/HIP runtime and driver calls; ``kind`` separates launches, copies, synchronisations, …
 - ``trace.activities``   kernels, copies, memsets, graphs on the device, with grid, block, registers, shared memory
 - ``trace.syncs``        synchronisation records, if the profiler wrote them (else use ``calls.kind == SYNC_CALL``)
@@ -64,6 +64,9 @@ SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 
 COLLECTIVE_NAME = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
 """Matches the names of kernels that communicate."""
+
+COLLECTION_NAME = re.compile(r"^(?:Python )?GC\b|garbage.?collect|^<built-in function collect>$|\bgc\.collect\b", re.I)
+"""Matches the names of frames and NVTX ranges that are garbage collections."""
 
 # Regular expressions on the lower-case name of CUDA's runtime and driver API and HIP's; the first match counts.
 _CALLS = {

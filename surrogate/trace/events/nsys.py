@@ -68,16 +68,17 @@ class _NsysExport:
             raise InputError(
                 f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with `nsys export --type sqlite`"
             )
-        raw.tables["activities"].rows.extend(chain(self.kernels(), self.copies(), self.memsets(), self.graphs()))
-        raw.tables["ranges"].rows.extend(chain(self.nvtx(), self.libraries()))
-        raw.tables["calls"].rows.extend(self.calls())
-        raw.tables["syncs"].rows.extend(self.syncs())
+        raw.tables["activities"].extend(chain(self.kernels(), self.copies(), self.memsets(), self.graphs()))
+        raw.tables["ranges"].extend(chain(self.nvtx(), self.libraries()))
+        raw.tables["frames"].extend(self.system_calls())
+        raw.tables["calls"].extend(self.calls())
+        raw.tables["syncs"].extend(self.syncs())
         raw.devices = list(self.devices())
         for thread, name in self.rows("ThreadNames", "globalTid", "nameId"):
             raw.thread_names[_thread(thread)] = clean_name(self.texts.get(name, ""))
         # Count the events of tables that are not read.
         others = {table for table in self.tables if table.startswith(_PREFIX)} - _READ
-        for table in sorted(others | ({"OSRT_API"} & self.tables)):
+        for table in sorted(others):
             if count := self.connection.execute(f'SELECT COUNT(*) FROM "{table}"').fetchone()[0]:
                 raw.ignored[table] = count
         return raw
@@ -102,7 +103,21 @@ class _NsysExport:
             "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId"
         ):
             if kind in _NVTX_RANGES and end is not None:
-                yield self.range(start, end, self.name(text_id, text), events.NVTX, tid)
+                name = self.name(text_id, text)
+                if events.COLLECTION_NAME.search(self.raw.names.distinct[name]):
+                    self.raw.tables["frames"].rows.append(self.range(start, end, name, events.COLLECTION, tid))
+                else:
+                    yield self.range(start, end, name, events.NVTX, tid)
+
+    def system_calls(self) -> Iterator[EventRow]:
+        """Yield the operating system's calls of the threads that have CUDA calls or NVTX ranges."""
+        tables = _PREFIX + "RUNTIME", "NVTX_EVENTS", *_LIBRARIES
+        threads = {thread for table in tables for (thread,) in self.rows(table, "globalTid")}
+        for start, end, tid, name in self.rows("OSRT_API", "start", "end", "globalTid", "nameId"):
+            if tid in threads:
+                yield self.range(start, end, self.name(name), events.SYSTEM_CALL, tid)
+            else:
+                self.raw.ignored["OSRT_API of threads without CUDA"] += 1
 
     def libraries(self) -> Iterator[EventRow]:
         for table in _LIBRARIES:

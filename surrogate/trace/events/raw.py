@@ -6,9 +6,10 @@ converted one by one.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -100,6 +101,13 @@ class RawTable:
         self.dropped = 0
         self.integer_us = not exact_ns
         self._packed: list[dict[str, Ints]] = []
+
+    def extend(self, rows: Iterable[EventRow]) -> None:
+        """Add rows; convert them into columns in batches."""
+        rows = iter(rows)
+        while batch := list(islice(rows, PACKED_ROWS)):
+            self.rows += batch
+            self.pack()
 
     def pack(self) -> None:
         """Convert the rows into columns."""
@@ -276,7 +284,7 @@ def build_trace(raw: RawTrace) -> Trace:
 def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ranges, Nesting]:
     # The profiler's own range around an iteration has a known prefix.
     steps = _lookup(names, columns["name"], lambda name: name.startswith("ProfilerStep"))
-    is_step = (steps == 1) & (columns["kind"] != events.FRAME)
+    is_step = (steps == 1) & (columns["kind"] < events.FRAME)
     columns["kind"] = np.where(is_step, events.STEP, columns["kind"])
     nesting = nest(
         columns["start_ns"], columns["end_ns"], columns["thread"], order=columns["external_id"], tolerance_ns=tolerance

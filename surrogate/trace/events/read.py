@@ -226,13 +226,19 @@ def _refusal(source: str, what: str) -> InputError:
 
 
 @cache
-def _is_kept(name: str) -> bool:
-    """Return whether a frame is a module, or a line of user code, such as ``model.py(12): forward``.
+def _frame_kind(name: str) -> int:
+    """Return the kind of a Python frame, -1 for a frame that is not kept.
 
-    Lines of torch and of Python's library are not kept.
+    Modules, lines of user code, such as ``model.py(12): forward``, the DataLoader's code and garbage collections are
+    kept. Other lines of torch and of Python's library are not.
     """
+    if events.COLLECTION_NAME.search(name):
+        return events.COLLECTION
     file, is_line, _ = name.partition(".py(")
-    return name.startswith(events.MODULE) or (bool(is_line) and file.split("/")[0] not in _LIBRARIES)
+    if is_line and "torch/utils/data/" in file:
+        return events.LOADER
+    is_kept = name.startswith(events.MODULE) or (is_line and file.split("/")[0] not in _LIBRARIES)
+    return events.FRAME if is_kept else -1
 
 
 class _EventReader:
@@ -270,8 +276,8 @@ class _EventReader:
             arguments: Event = args if type(args) is dict else {}
             handler = self.handlers.get(category) if phase == "X" and type(category) is str else None
             if handler is not None:
-                # Most events are Python frames. Only modules (layers) and lines of user code are kept.
-                if category != "python_function" or (type(name) is str and _is_kept(name)):
+                # Most events are Python frames, of which few are kept.
+                if category != "python_function" or (type(name) is str and _frame_kind(name) >= 0):
                     index = names[name if type(name) is str else repr(name)]
                     handler((event.get("ts"), event.get("dur"), index), event, arguments)
             elif name == "[memory]" and arguments:
@@ -319,7 +325,8 @@ class _EventReader:
         return self.signatures[key]
 
     def frame(self, head: EventRow, event: Event, arguments: Event) -> None:
-        self.add["frames"]((*head, events.FRAME, self.thread(event), arguments.get("Python id", -1), *[-1] * 6))
+        kind = _frame_kind(str(event["name"]))
+        self.add["frames"]((*head, kind, self.thread(event), arguments.get("Python id", -1), *[-1] * 6))
 
     def call(self, head: EventRow, event: Event, arguments: Event) -> None:
         get = arguments.get
