@@ -29,6 +29,10 @@ def seer() -> None:
 
     Exit status: 0 done, 1 a negative answer (a check found violations, nothing is feasible), 2 a user's error.
     """
+    if os.environ.get("SEER_GPUS") and not {"-h", "--help"} & set(sys.argv):
+        from surrogate.features.gpu import registry
+
+        registry()  # an unreadable file ends every command; some would otherwise answer without its GPUs
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import InputError
-from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import Gpu, registry
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
@@ -142,10 +142,11 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
 
     ROCm's traces describe devices under other numbers. If all described devices have one name, every device has it.
 
-    Raises `InputError` if ``name`` is given and unknown.
+    Raises `InputError` if ``name`` is given and unknown, or if the file in ``SEER_GPUS`` is unreadable.
     """
     if name:
         return gpu_by_name(name)
+    registry()  # only an unknown name means None; an unreadable file in SEER_GPUS is an error
     names = {described.name for described in trace.devices}
     recorded = trace.device_name(device) or ("".join(names) if len(names) == 1 else "")
     try:

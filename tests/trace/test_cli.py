@@ -137,3 +137,22 @@ def test_tables_shorten_kernel_names_and_files_keep_them(seer, make_trace, tmp_p
         assert "relu_kernel" in out and "at::native" not in out and max(map(len, out.splitlines())) <= 160
         assert all(name in text for text in files)
     assert f'title="{html.escape(name)}"' in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("content", ["[gpu.x", "schema = 9", '[gpu.my]\narchitecture = "volta"', None, ""])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("summary FILE", "kernels FILE", "spans FILE", "simulate FILE", "iteration FILE", "whatif FILE amp"),
+        *("diff FILE FILE", "gpus", "select --gpu v100 n1c8h8w8k8r3s3p1", "predict --gpu v100 n1c8h8w8k8r3s3p1"),
+    ],
+)
+def test_an_unreadable_file_of_gpus_ends_every_command(seer, tmp_path, file, monkeypatch, words, content):
+    """The file is no TOML, has another schema, lacks keys, is missing, or is a folder."""
+    gpus = tmp_path / "gpus.toml"
+    if content is not None:
+        gpus.write_text(content) if content else gpus.mkdir()
+    monkeypatch.setenv("SEER_GPUS", str(gpus))
+    run = seer if "FILE" in words else seer.func  # the fixture runs `seer trace`
+    assert run(*words.replace("FILE", str(file)).split()).is_refusal(str(gpus))
+    assert run(words.split()[0], "--help").code == 0
