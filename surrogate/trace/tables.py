@@ -12,7 +12,7 @@ from surrogate.trace import events, profiling
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
-from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, nest_of, take_rows
+from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, nest_of, take_rows
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.tasks import longest_wait
@@ -238,9 +238,10 @@ def step_table(source: TraceSource) -> ResultTable:
     """
     profile = steady(profiling.profile(source))
     trace, iterations = profile.trace, profile.layers.iterations
-    activities, calls = trace.activities, trace.calls
+    activities, calls = joined(trace.activities, trace.others), trace.calls
+    device_of = np.array([stream.device for stream in trace.streams] or [-1])[activities.stream]
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in iterations])
-    on_device = np.flatnonzero(profile.device_of == profile.device)
+    on_device = np.flatnonzero(device_of == profile.device)
     starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
     moves = np.isin(activities.kind[on_device], events.MOVES)
     computes = ~moves & ~trace.name_matches(activities, events.COLLECTIVE_NAME.search)[on_device]

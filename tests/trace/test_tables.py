@@ -4,11 +4,21 @@ import numpy as np
 import pytest
 
 from surrogate.features.kernels import uses_tensor_cores
-from surrogate.trace.events.parts import BACKWARD, FORWARD, OTHER, find_layers
+from surrogate.trace.events.parts import BACKWARD, FORWARD, OTHER, find_layers, trim
 from surrogate.trace.kernels import GROUPINGS, kernel_table, launch_use, verdict
 from surrogate.trace.profiling import profile, union_us
-from surrogate.trace.tables import STEP_PARTS, batch_sweep, copy_table, layer_table, step_table, summary, type_table
+from surrogate.trace.tables import (
+    STEP_PARTS,
+    batch_sweep,
+    copy_table,
+    idle_of_step,
+    layer_table,
+    step_table,
+    summary,
+    type_table,
+)
 from tests.known import cases
+from tests.trace.events import call, device, event
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
@@ -152,6 +162,15 @@ def test_step_parts_equal_hand_computed_values(make_trace, read):
     assert summary(profile(extended))["bound"] == f"{bound}, kernels compute 36 %, idle though work is launched 7 %"
     del copy["args"]["correlation"]  # the gap before a copy without a launch has no known cause
     assert _parts(read(trace)) == [360, 0, 40, 390, 0, 0, 80, 120]
+
+
+def test_a_device_is_not_idle_while_it_runs_kernels_of_an_earlier_iteration(read):
+    launches = [call("cudaLaunchKernel", start, 5, number) for number, start in enumerate((10, 120), 1)]
+    steps = [event("user_annotation", f"ProfilerStep#{i}", 100 * i, 100) for i in range(2)]
+    kernels = [device("long", 20, 130, 1), device("short", 160, 20, 2)]  # in step 1: 100 to 150 and 160 to 180
+    trace = read({"traceEvents": [*steps, *launches, *kernels]})
+    (row,) = step_table(trim(trace, iterations_kept=[1])).rows
+    assert (row["compute_us"], idle_of_step(row)) == (70, 30)
 
 
 def test_step_parts_of_real_traces_sum_to_the_step(of_resnet, real):

@@ -238,8 +238,12 @@ def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
             listed = f"{numbers[0]} to {numbers[-1]}" if len(every) > 1 else f"only {numbers[0]}"
             raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[numbers[0]].by})")
     selected = tuple(every[index] for index in dict.fromkeys(requested))
-    part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, iteration_of(selected, trace)[2] >= 0)
-    return replace(part, chosen=selected)
+    is_kept = iteration_of(selected, trace)[2] >= 0
+    part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, is_kept)
+    others = take_rows(trace.activities, ~is_kept)
+    no_link = np.full(len(others), -1)
+    others = tables.joined(replace(others, call=no_link, range=no_link), trace.others)
+    return replace(part, chosen=selected, others=others)
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:

@@ -200,6 +200,8 @@ class Trace:
         Whether the file was cut.
     chosen
         The iterations that `trim` kept; () for a trace that was not trimmed.
+    others
+        Device activities of other iterations, which may run during the chosen ones. They have no launch calls.
     ignored
         Number of events without a table, by category.
     """
@@ -225,6 +227,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     ends_early: bool = False
     chosen: tuple[Iteration, ...] = ()
+    others: Activities | None = None
     ignored: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -272,6 +275,15 @@ def take_rows(table: T, rows: NDArray[Any]) -> T:
     """Return the table with only the given rows (indices or a mask)."""
     columns = {f.name: getattr(table, f.name)[rows] for f in fields(table)}  # type: ignore[arg-type]
     return replace(table, **columns)  # type: ignore[type-var]
+
+
+def joined(table: T, other: T | None) -> T:
+    """Return the rows of both tables, sorted by start."""
+    if other is None:
+        return table
+    columns = {f.name: np.concatenate([getattr(table, f.name), getattr(other, f.name)]) for f in fields(table)}  # type: ignore[arg-type]
+    order = np.argsort(columns["start_ns"], kind="stable")
+    return replace(table, **{name: column[order] for name, column in columns.items()})  # type: ignore[type-var]
 
 
 def linked(column: NDArray[Any], links: Ints, missing: Any = -1) -> NDArray[Any]:
