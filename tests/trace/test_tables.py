@@ -18,7 +18,7 @@ from surrogate.trace.tables import (
     type_table,
 )
 from tests.known import cases
-from tests.trace.events import call, device, event
+from tests.trace import events
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV_BYTES = 4 * (8 * 3 * 32 * 32 + 16 * 3 * 3 * 3 + 8 * 16 * 30 * 30)
@@ -165,9 +165,12 @@ def test_step_parts_equal_hand_computed_values(make_trace, read):
 
 
 def test_a_device_is_not_idle_while_it_runs_kernels_of_an_earlier_iteration(read):
-    launches = [call("cudaLaunchKernel", start, 5, number) for number, start in enumerate((10, 120), 1)]
-    steps = [event("user_annotation", f"ProfilerStep#{i}", 100 * i, 100) for i in range(2)]
-    kernels = [device("long", 20, 130, 1), device("short", 160, 20, 2)]  # in step 1: 100 to 150 and 160 to 180
+    launches = [events.call("cudaLaunchKernel", start, 5, number) for number, start in enumerate((10, 120), 1)]
+    steps = [events.event("user_annotation", f"ProfilerStep#{i}", 100 * i, 100) for i in range(2)]
+    kernels = [
+        events.device("long", 20, 130, 1),
+        events.device("short", 160, 20, 2),
+    ]  # in step 1: 100 to 150 and 160 to 180
     trace = read({"traceEvents": [*steps, *launches, *kernels]})
     (row,) = step_table(trim(trace, iterations_kept=[1])).rows
     assert (row["compute_us"], idle_of_step(row)) == (70, 30)
