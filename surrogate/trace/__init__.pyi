@@ -7,6 +7,7 @@ from .events.parts import trim as trim
 from .events.read import read_trace as read_trace
 from .events.tables import Trace as Trace
 from .findings import advice as advice
+from .idle import idle_table as idle_table
 from .iteration.ranks import rank_summary as rank_summary
 from .kernels import GROUPINGS as GROUPINGS
 from .kernels import kernel_table as kernel_table

@@ -14,8 +14,8 @@ from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
 from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, nest_of, take_rows
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
-from surrogate.trace.graph.device import TOLERANCE_NS, blocking_copies
 from surrogate.trace.graph.tasks import longest_wait
+from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, idle_pieces
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
 from surrogate.trace.result import ResultTable, Row, short_names
 
@@ -253,38 +253,21 @@ def step_table(source: TraceSource) -> ResultTable:
 
     # Each set includes the one before: computing kernels, all kernels, all activities.
     compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
-    # Every idle gap of the device, with the activity that ends it; no activity ends the last gap.
-    busy_start, busy_end = merged(starts, ends)
-    gap_start = np.append(edges_ns.min(), busy_end)
-    gap_end = np.maximum(gap_start, np.append(busy_start, edges_ns.max()))
-    following = np.append(on_device[np.searchsorted(starts, busy_start)], -1)
-    call = linked(activities.call, following)
-    has_launch = (following < 0) | (call >= 0)
-    before_copy = np.isin(linked(activities.kind, following), events.MOVES)
-    launch_ns = np.clip(np.where(following < 0, gap_end, linked(calls.start_ns, call)), gap_start, gap_end)
-    # A gap is a late launch up to the launch of the activity that ends it. Without a recorded launch, its cause is
-    # unknown.
-    late = (gap_start[has_launch], launch_ns[has_launch])
-    unknown = (gap_start[~has_launch], gap_end[~has_launch])
-    # The intersection of two sets of intervals is the sum of both minus their union.
-    is_sync = calls.kind == events.SYNC_CALL
-    is_block = is_sync | np.isin(np.arange(len(calls)), list(blocking_copies(trace)))
-    syncs, blocks = ((calls.start_ns[mask], calls.end_ns[mask]) for mask in (is_sync, is_block))
-    waits = inside(late)
-    sync, blocked = (inside(calls) + waits - inside(calls, late) for calls in (syncs, blocks))
-    copy, launched = (
-        inside((launch_ns[mask], gap_end[mask])) for mask in (has_launch & before_copy, has_launch & ~before_copy)
-    )
+    # An activity without a recorded launch has no known cause. Time in blocking calls is synchronisation or a copy.
+    pieces = idle_pieces(profile)
+    has_launch = (pieces.following < 0) | (linked(activities.call, pieces.following) >= 0)
+    is_launched, is_blocked = pieces.cause == LAUNCHED, (pieces.cause == BLOCKED) & has_launch
+    copies = np.isin(linked(activities.kind, pieces.following), events.MOVES) & is_launched
+    copies |= is_blocked & (linked(calls.kind, pieces.call) == events.COPY_CALL)
+    sync, copy, launched, unknown = is_blocked & ~copies, copies, is_launched & ~copies, ~has_launch
+    masks = (~(sync | copy | launched | unknown), sync, copy, launched, unknown)
+    idle_parts = [np.bincount(pieces.iteration[mask], pieces.time_us[mask], len(iterations)) for mask in masks]
     busy_parts = (compute, kernel - compute, busy - kernel)
-    idle_parts = (waits - blocked, sync, blocked - sync + copy, launched, inside(unknown))
     rows = [
         {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
         for part, times in zip(iterations, np.column_stack([*busy_parts, *idle_parts]).tolist(), strict=True)
     ]
-    near_ns = np.column_stack([gap_start - TOLERANCE_NS, gap_start + TOLERANCE_NS])
-    idle = gap_end - gap_start
-    after = np.diff(_covered_us(*blocks, near_ns)).ravel() > 0
-    share = 100 * idle[after].sum() / max(idle.sum(), 1)
+    share = 100 * pieces.time_us[pieces.blocked >= 0].sum() / max(pieces.time_us.sum(), 1e-3)
     notes = (
         f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
         "the profiler slows the host, so a step without the profiler waits less for the host",
@@ -352,9 +335,10 @@ def summary(source: TraceSource) -> Row:
     dict
         ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the sum of the device's idle time over the
         iterations, each from its start to its end on the host (`step_table`). ``busy_ms`` is the rest of this time, and
-        ``busy_pct`` its share. ``wait_ms`` is the host's time in synchronising calls. ``activity_ms`` is the sum over
-        all activities, including overlapping ones and those after the last iteration's end. ``batch`` is the first
-        dimension of the first convolution or linear operator; it is None if these rows are a server's tokens.
+        ``busy_pct`` its share. ``wait_ms`` is the host's time in synchronising calls and blocking copies.
+        ``activity_ms`` is the sum over all activities, including overlapping ones and those after the last iteration's
+        end. ``batch`` is the first dimension of the first convolution or linear operator; it is None if these rows are
+        a server's tokens.
 
     Raises
     ------
@@ -401,7 +385,7 @@ def summary(source: TraceSource) -> Row:
         "busy_ms": (span_us - idle_us) / 1e3,
         "idle_ms": idle_us / 1e3,
         "busy_pct": 100 * (1 - idle_us / span_us) if span_us else None,
-        "wait_ms": float(trace.calls.time_us[trace.calls.kind == events.SYNC_CALL].sum()) / 1e3,
+        "wait_ms": float(trace.calls.time_us[blocking_calls(trace)].sum()) / 1e3,
         "unattributed_pct": 100 * float(time[profile.layers.of_activity < 0].sum()) / total_us if total_us else None,
     }
 

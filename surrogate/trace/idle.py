@@ -1,0 +1,303 @@
+"""Idle time of the main device, by what the host did meanwhile.
+
+Each idle gap ends with an activity. Its first part, up to the launch call of this activity, has its cause on the host:
+the thread of the launch call is asked first, then the main thread. The rest of the gap is launch latency or a wait for
+other work of the device.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from surrogate.trace import events, profiling
+from surrogate.trace.events.parts import OTHER, iteration_at, layer_type
+from surrogate.trace.events.tables import Ints, Nesting, Ranges, Timed, Trace, enclosing, linked, merged, take_rows
+from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
+from surrogate.trace.graph.host import main_thread, outermost_calls
+from surrogate.trace.graph.tasks import Floats, Mask
+from surrogate.trace.profiling import Profile, TraceSource, steady
+from surrogate.trace.result import ResultTable
+
+BLOCKED, OPERATOR, CALL, RANGE, SYSTEM, LOADER, COLLECTION, PYTHON, UNKNOWN, LAUNCHED = range(10)
+"""Causes of idle time, in the order in which evidence counts. `LAUNCHED` is time after the launch call began."""
+CAUSES = (
+    *("blocking call", "operator", "runtime call", "range", "system call", "data loader", "garbage collection"),
+    *("Python", "unknown", "launched"),
+)
+_LOADER = "enumerate(DataLoader)"
+"""The beginning of the names of PyTorch's ranges around the DataLoader."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdlePieces:
+    """The idle time of the main device in the counted iterations, in disjoint pieces in time order.
+
+    Attributes
+    ----------
+    start_ns, end_ns
+        Start and end of each piece.
+    iteration
+        The position of its iteration.
+    cause, name
+        The cause (`CAUSES`), and a name such as a layer type.
+    call, system_call
+        The runtime call (row of ``trace.calls``) and the call of the operating system (row of ``trace.frames``) that
+        were open on the host thread, -1 for none.
+    following
+        The activity that ends the gap, -1 for none.
+    blocked
+        The blocking call (row of ``trace.calls``) in which the gap begins, -1 for none.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    iteration: Ints
+    cause: Ints
+    name: np.ndarray
+    call: Ints
+    system_call: Ints
+    following: Ints
+    blocked: Ints
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def time_us(self) -> Floats:
+        """Length of each piece in µs."""
+        return (self.end_ns - self.start_ns) / 1e3
+
+
+def idle_table(source: TraceSource) -> ResultTable:
+    """Return one row per cause and name of the main device's idle time in the counted iterations, the longest first.
+
+    Parameters
+    ----------
+    source : Trace, Profile, str or Path
+        A trace, its profile, its file, or the name of a trace that ships.
+
+    Returns
+    -------
+    ResultTable
+        ``cause`` is one of `CAUSES`, and ``name`` says which layer type, call, range or line of the program.
+        ``time_us`` is the sum over all counted iterations; all rows add up to ``idle_ms`` of the summary.
+        ``per_iteration_us`` is its mean, ``share_pct`` its share of the idle time, and ``pieces`` its number of parts.
+
+    Raises
+    ------
+    InputError
+        If ``source`` is no trace.
+    """
+    profile = steady(profiling.profile(source))
+    pieces = idle_pieces(profile)
+    if not len(profile.trace.activities):
+        return ResultTable("Idle time of the device: the trace holds no work of a device", ())
+    frame = pd.DataFrame({"cause": pieces.cause, "name": pieces.name, "time_us": pieces.time_us})
+    sums = frame.groupby(["cause", "name"])["time_us"].agg(["sum", "size"]).sort_values("sum", ascending=False)
+    total_us, count = float(pieces.time_us.sum()), len(profile.layers.iterations)
+    rows = tuple(
+        {
+            "cause": CAUSES[cause],
+            "name": name,
+            "time_us": time_us,
+            "per_iteration_us": time_us / count,
+            "share_pct": 100 * time_us / total_us,
+            "pieces": size,
+        }
+        for (cause, name), time_us, size in zip(sums.index, sums["sum"].tolist(), sums["size"].tolist(), strict=True)
+    )
+    return ResultTable(f"Idle time of the device: {total_us / 1e3:,.3f} ms in {count:,} iterations", rows)
+
+
+def blocking_calls(trace: Trace) -> Mask:
+    """Return a mask of the calls that block the host: synchronisations, blocking copies, and frees that wait.
+
+    A free waits if it begins while the device works and ends after this work. A call inside a blocking call does not
+    count again.
+    """
+    calls = trace.calls
+    busy = merged(trace.activities.start_ns, trace.activities.end_ns)
+    during = _interval_at(calls.start_ns, *busy)
+    waits = (during >= 0) & (linked(busy[1], during) <= calls.end_ns)
+    frees = trace.name_matches(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
+    blocks = (calls.kind == events.SYNC_CALL) | ((calls.kind == events.MEMORY_CALL) & frees & waits)
+    blocks[list(blocking_copies(trace))] = True
+    rows = np.flatnonzero(blocks)
+    outer = outermost_calls(replace(trace, calls=take_rows(calls, rows)))
+    blocks[rows[outer != np.arange(len(rows))]] = False
+    return blocks
+
+
+@lru_cache(maxsize=1)
+def idle_pieces(profile: Profile) -> IdlePieces:
+    """Return the pieces of the main device's idle time; without activities, of the iterations' whole time."""
+    trace, iterations = profile.trace, profile.layers.iterations
+    activities, calls = trace.activities, trace.calls
+    on_device = np.flatnonzero(profile.device_of == profile.device)
+    # Find every gap, with the activity that ends it; no activity ends the last gap.
+    first_ns, last_ns = min(part.start_ns for part in iterations), max(part.end_ns for part in iterations)
+    busy_start, busy_end = merged(activities.start_ns[on_device], activities.end_ns[on_device])
+    gap_start = np.append(first_ns, busy_end)
+    gap_end = np.maximum(gap_start, np.append(busy_start, last_ns))
+    following = np.append(on_device[np.searchsorted(activities.start_ns[on_device], busy_start)], -1)
+    launch = linked(activities.call, following)
+    # Without a recorded launch, the whole gap has its cause on the host.
+    launch_ns = np.clip(np.where(launch < 0, gap_end, linked(calls.start_ns, launch)), gap_start, gap_end)
+    main = main_thread(trace)
+    thread = np.where(launch >= 0, linked(calls.thread, launch), main)
+    # Between two neighbouring bounds, the host does one thing.
+    blocks = blocking_calls(trace)
+    bounds = _host_bounds(trace, np.append(thread, main))
+    bounds = bounds[_interval_at(bounds, gap_start, gap_end) >= 0]
+    edges = [edge for part in iterations for edge in (part.start_ns, part.end_ns)]
+    cuts = np.unique(np.concatenate([gap_start, gap_end, launch_ns, np.array(edges, np.int64), bounds]))
+    low, high = cuts[:-1], cuts[1:]
+    gap, iteration = _interval_at(low, gap_start, gap_end), iteration_at(iterations, low)
+    chosen = (gap >= 0) & (iteration >= 0)
+    low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
+    evidence = _Evidence.at(profile, blocks, low, thread[gap])
+    processes = np.array([each.process for each in trace.threads] or [""], object)
+    has_main = (evidence.cause == UNKNOWN) & (processes[thread[gap]] == processes[main])
+    evidence = evidence.filled(has_main, _Evidence.at(profile, blocks, low[has_main], np.full(has_main.sum(), main)))
+    # After the launch call began, the device is the cause.
+    is_launched = low >= launch_ns[gap]
+    late_us = (gap_end - launch_ns)[gap] / 1e3
+    waits = np.where(late_us > UNEXPLAINED_US, "wait for other work", "launch latency")
+    is_copy = np.isin(linked(activities.kind, following), events.MOVES)[gap]
+    # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
+    rows = np.flatnonzero(blocks)
+    begun = linked(rows, np.searchsorted(calls.start_ns[rows], gap_start + TOLERANCE_NS, "right") - 1)
+    blocked = np.where(linked(calls.end_ns, begun) >= gap_start - TOLERANCE_NS, begun, -1)
+    pieces = IdlePieces(
+        start_ns=low,
+        end_ns=high,
+        iteration=iteration,
+        cause=np.where(is_launched, LAUNCHED, evidence.cause),
+        name=np.where(is_launched, np.where(is_copy, "copy", waits), evidence.name).astype(object),
+        call=np.where(is_launched, -1, evidence.call),
+        system_call=np.where(is_launched, -1, evidence.system_call),
+        following=following[gap],
+        blocked=blocked[gap],
+    )
+    return _joined(pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Evidence:
+    """What a thread did at some times: a cause and a name, and the open calls of the runtime and of the system."""
+
+    cause: Ints
+    name: np.ndarray
+    call: Ints
+    system_call: Ints
+
+    @staticmethod
+    def at(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> "_Evidence":
+        """Return the evidence at each time on a thread; the first cause of `CAUSES` with evidence counts."""
+        trace, layers = profile.trace, profile.layers
+        ranges, frames, calls = trace.ranges, trace.frames, trace.calls
+        around, frame = (_nesting(table).open_at(time_ns, thread) for table in (ranges, frames))
+        blocking = _call_at(trace, np.flatnonzero(blocks), time_ns, thread)
+        call = _call_at(trace, np.flatnonzero(outermost_calls(trace) == np.arange(len(calls))), time_ns, thread)
+        # Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges.
+        layer, modules = linked(layers.of_range, around), layers.row[layers.from_frame == 1]
+        types = np.array([*layers.type, ""], object)
+        anchor = np.where(linked(layers.from_frame, layer) == 0, linked(layers.row, layer), -1)
+        is_range = (anchor >= 0) & (linked(ranges.kind, anchor) != events.OPERATOR)
+        layer = np.where(is_range & (linked(layers.phase_of_range, anchor) != OTHER), -1, layer)
+        module = linked(enclosing(frames, np.isin(np.arange(len(frames)), modules)), frame)
+        operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
+        label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
+        rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
+        loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)
+        in_loader = trace.name_matches(ranges, lambda name: name.startswith(_LOADER))
+        by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), _LOADER)
+        system = rows[events.SYSTEM_CALL]
+        inside = np.where(operator == "", "", " in ") + operator
+        # Each cause, whether there is evidence of it, and its name; `np.select` takes the first.
+        found = {
+            BLOCKED: (blocking >= 0, _names(trace, calls, blocking) + inside),
+            LOADER: (by_range, np.where(operator == "", _names(trace, ranges, label), operator)),
+            OPERATOR: (operator != "", operator),
+            CALL: (call >= 0, _names(trace, calls, call)),
+            RANGE: (label >= 0, _names(trace, ranges, label)),
+            SYSTEM: (system >= 0, _names(trace, frames, system)),
+            -LOADER: (loader >= 0, _names(trace, frames, loader)),
+            COLLECTION: (rows[events.COLLECTION] >= 0, _names(trace, frames, rows[events.COLLECTION])),
+            PYTHON: (rows[events.FRAME] >= 0, _names(trace, frames, rows[events.FRAME])),
+        }
+        masks, names = zip(*found.values(), strict=True)
+        cause = np.select(masks, list(map(abs, found)), UNKNOWN)
+        name = np.select(masks, names, "no event of the host")
+        return _Evidence(cause, name, np.where(blocking >= 0, blocking, call), system)
+
+    def filled(self, rows: Mask, other: "_Evidence") -> "_Evidence":
+        """Return the evidence with ``other`` in the chosen rows."""
+        columns = {name: getattr(self, name).copy() for name in self.__slots__}
+        for name, column in columns.items():
+            column[rows] = getattr(other, name)
+        return _Evidence(**columns)
+
+
+_VERSION = re.compile(r"_v\d+$")
+_FRAMES = (events.SYSTEM_CALL, events.COLLECTION, events.FRAME)
+
+
+def _names(trace: Trace, table: Timed, rows: Ints) -> np.ndarray:
+    """Return a name for each row of a table, "" for -1: of a range or a module without numbers, of a call without its
+    version.
+    """
+    labels = np.full(len(trace.names) + 1, "", object)
+    index = linked(table.name, rows)
+    is_used = np.zeros(len(labels), np.bool_)
+    is_used[index] = True
+    for used in np.flatnonzero(is_used[:-1]).tolist():
+        text = _VERSION.sub("", trace.names[used]) if table is trace.calls else trace.names[used]
+        labels[used] = layer_type(text) if table is trace.ranges or text.startswith(events.MODULE) else text
+    return labels[index]
+
+
+def _nesting(table: Ranges) -> Nesting:
+    """Return the nesting that the table recorded."""
+    order = np.lexsort((table.depth, table.start_ns, table.thread))
+    return Nesting(order, table.start_ns, table.end_ns, table.thread, table.parent, table.depth)
+
+
+def _call_at(trace: Trace, rows: Ints, time_ns: Ints, thread: Ints) -> Ints:
+    """Return which of the calls in ``rows``, disjoint on a thread, is open on the thread at each time, -1 for none."""
+    calls = take_rows(trace.calls, rows)
+    none = np.full(len(rows), -1, np.int64)
+    order = np.lexsort((calls.start_ns, calls.thread))
+    nesting = Nesting(order, calls.start_ns, calls.end_ns, calls.thread, none, np.zeros(len(rows), np.int64))
+    return linked(rows, nesting.open_at(time_ns, thread))
+
+
+def _host_bounds(trace: Trace, threads: Ints) -> Ints:
+    """Return the starts and ends of all events of some host threads."""
+    tables = (trace.ranges, trace.calls, trace.frames)
+    rows = [np.isin(table.thread, threads) for table in tables]
+    columns = [
+        column[mask] for table, mask in zip(tables, rows, strict=True) for column in (table.start_ns, table.end_ns)
+    ]
+    return np.concatenate(columns)
+
+
+def _interval_at(time_ns: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return which of the sorted, disjoint intervals [start, end) each time is in, -1 for none."""
+    at = np.searchsorted(starts, time_ns, "right") - 1
+    return np.where((at >= 0) & (linked(ends, at) > time_ns), at, -1)
+
+
+def _joined(pieces: IdlePieces) -> IdlePieces:
+    """Return the pieces with neighbours of equal cause, name, calls and gap as one piece."""
+    columns = {name: getattr(pieces, name) for name in IdlePieces.__slots__}
+    same = pieces.start_ns[1:] == pieces.end_ns[:-1]
+    for name, column in columns.items():
+        if name not in ("start_ns", "end_ns"):
+            same &= column[1:] == column[:-1]
+    first = np.append(True, ~same)[: len(pieces)]
+    columns = {name: column[first] for name, column in columns.items()}
+    return IdlePieces(**columns | {"end_ns": pieces.end_ns[np.append(~same, True)[: len(pieces)]]})
