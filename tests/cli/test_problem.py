@@ -32,33 +32,13 @@ def test_a_line_of_the_miopen_log_is_a_problem(seer, trained, words) -> None:
     assert found.json == seer("select", "--bundle", trained, "--gpu", "t4", "--json", PROBLEM).json
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "convfp16 -n 1 -c 8 -F 4 --in_layout NHWC -V 0 -i 10",
-        "MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver convfp16 -n 1 -c 8 -m conv -F 4 -I NHWC -t 1",
-        "$ MIOPEN_ENABLE_LOGGING_CMD=1 /opt/rocm/bin/MIOpenDriver convfp16 --batchsize=1 -c=8 -F=4 -I=NHWC 2>&1 | tee",
-        r"C:\rocm\MIOpenDriver.exe convfp16 --fil_layout NHWC --batchsize 1 --in_channels 8 --spatial_dim 2 --forw 4",
-    ],
-)
+@cases(__file__)
 def test_a_driver_line_gives_settings_and_the_drivers_defaults(line) -> None:
     sizes = {"n": 1, "c": 8, "h": 32, "w": 32, "k": 32, "r": 3, "s": 3}
     assert parse_problem(line) == Conv(**sizes, dtype="fp16", direction="bwd_filter", layout="NHWC")
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("conv -n 1 -F 3", ["fwd, bwd_data;", "-F 1"]),
-        ("conv -m trans", ["transposed convolutions"]),
-        ("conv --in_layout NCDHW", ["3-D convolutions"]),
-        ("conv --in_layout NCHW --out_layout NHWC", ["NCHW", "NHWC"]),
-        ("conv --in_ch 8", ["in_ch", "--in_channels"]),
-        ("conv -n", ["without a value"]),
-        ("bnormfp16 -n 8", ["'bnormfp16'", "batch_norm"]),
-        ("conv -n ٣", ["whole number"]),
-    ],
-)
+@cases(__file__)
 def test_a_driver_line_without_one_convolution_is_refused(refused, line, words) -> None:
     with refused(*words):
         parse_problem(f"MIOpenDriver {line}")

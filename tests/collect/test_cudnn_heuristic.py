@@ -18,6 +18,7 @@ from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.kernels import LIMITS
+from tests.known import cases
 
 PLAIN = ["eng1_k2=1_k3=0", "eng1_k2=3_k3=0", "eng0", "eng2_k2=2_k3=0", "eng3_k2=0", "eng4_k2=0"]
 """The fake's configurations of mode A without tensor cores."""
@@ -38,10 +39,7 @@ def test_the_graph_has_the_tensors_of_the_problem(device, direction, dtype, layo
     assert device.heuristic(conv)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "math", "count"),
-    [("fp32", "fma", 12), ("fp32", "default", 14), ("fp16", "tensor_op", 14), ("fp16", "fma", 14)],
-)
+@cases(__file__)
 def test_only_fma_math_in_fp32_excludes_tensor_cores(device, dtype, math, count):
     """The fake lists 15 configurations, two on tensor cores, and refuses to build engine 5."""
     names = [entry.algorithm for entry in device.heuristic(replace(CONV, dtype=dtype, math=math))]

@@ -12,7 +12,7 @@ from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.collect.open_device import WorkerDevice, WorkerOperators, caps_for, open_device
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 CONV = Conv(n=2, c=3, h=9, k=4, r=3, dtype="fp16", direction="bwd_data")
 POLICY = RepeatPolicy()
@@ -39,10 +39,7 @@ def test_the_worker_returns_answers_unchanged(refused, worker):
     assert worker.starts == 1
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "reason"),
-    [("LOST", "sticky"), ("CRASH", "exit status 3"), ("SIGNAL", "signal 11"), ("BUG", "TypeError: a bug")],
-)
+@cases(__file__)
 def test_a_lost_process_is_replaced_on_the_next_call(worker, algorithm, reason):
     first = worker.conditions()["pid"]
     with pytest.raises(DeviceLostError, match=reason):

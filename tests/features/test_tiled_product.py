@@ -8,6 +8,7 @@ import pytest
 from surrogate.features.analytical import TiledProductModel, tiled_product_us
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
+from tests.known import cases
 
 MODEL = TiledProductModel(
     {"SB": 0.5, "HB": 0.8, "HHS": 0.4, "bf16": 0.8, "fp16": 0.9}, latency=0.0, bandwidth=0.5, split_us=1e9, start_us=5.0
@@ -51,10 +52,7 @@ def test_tensile_type_selects_the_share_of_the_peak() -> None:
     assert 1.9 < ratio < 2.0  # shares of 0.4 and 0.8, and the same traffic
 
 
-@pytest.mark.parametrize(
-    ("board", "dtype", "share"),
-    [("mi210", "bf16", 0.9), ("mi355x", "fp16", 0.8), ("mi355x", "mxfp4", 0.8), ("mi210", "fp32", 0.5)],
-)
+@cases(__file__)
 def test_matrix_cores_have_the_share_of_their_generation(board: str, dtype: str, share: float) -> None:
     """A quantised type that was not fitted has the share of bf16."""
     assert MODEL.share(Gemm(m=8, n=8, k=8, dtype=dtype, math="default"), gpu(board)) == share

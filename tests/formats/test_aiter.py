@@ -8,6 +8,7 @@ import pytest
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from tests.conftest import CommandResult
+from tests.known import cases
 
 GEMM = """gfx,cu_num,M,N,K,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio
 gfx942,304,64,4096,7168,ck,3,0,21.4,kernel_a,175.6,1410.2,0.0
@@ -64,18 +65,7 @@ def test_rows_of_another_board_are_counted(refused, tmp_path: Path, lost: str, g
         read(tmp_path, text, dtype="fp8", gpu="mi210")
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "value", "expected"),
-    [
-        ("a8w8_blockscale_tuned_gemm.csv", "", "", "fp8_block"),
-        ("kimi_a8w8_blockscale_bpreshuffle_tuned_gemm.csv", "q_dtype_w", "torch.float8_e4m3fn", "fp8_block"),
-        ("a4w4_blockscale_tuned_gemm.csv", "", "", "mxfp4"),
-        ("a8w8_tuned_gemm.csv", "q_dtype_w", "torch.int8", "int8_sq"),
-        ("a8w8_tuned_gemm.csv", "q_dtype_w", "torch.float8_e4m3fnuz", "fp8"),
-        ("bf16_tuned_gemm.csv", "dtype", "torch.bfloat16", "bf16"),
-        ("bf16_tuned_batched_gemm.csv", "", "", "bf16"),
-    ],
-)
+@cases(__file__)
 def test_element_type_is_in_a_column_or_in_the_file_name(
     tmp_path: Path, name: str, column: str, value: str, expected: str
 ) -> None:
@@ -85,16 +75,7 @@ def test_element_type_is_in_a_column_or_in_the_file_name(
     assert len(rows) == 2 and set(rows["dtype"]) == {expected}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("", "", "give --dtype"),
-        ("gfx,", "arch,", "give --gpu"),
-        (",us,", ",ns,", "column us is missing"),
-        ("gfx9", "gfx7", "no measurement"),
-        ("\n", ",0\n1,2,", "not CSV"),
-    ],
-)
+@cases(__file__)
 def test_wrong_tables_are_refused(refused, tmp_path: Path, old: str, new: str, message: str) -> None:
     with refused("tuned.csv", message):
         read(tmp_path, GEMM.replace(old, new) if old else GEMM, **({"dtype": "fp8"} if old else {}))

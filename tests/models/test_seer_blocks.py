@@ -35,16 +35,7 @@ def test_gemm_p_tile_depends_on_the_outputs() -> None:
     assert GEMM_P_TILES == ("128x32", "128x64", "128x128")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "kernel", "tile", "expected"),
-    [
-        ("WINOGRAD", "maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", None, "1x4x8"),
-        ("IMPLICIT_PRECOMP_GEMM", "maxwell_scudnn_128x64_relu_interior_nn", np.nan, "128x64"),
-        ("WINOGRAD_NONFUSED", "maxwell_sgemm_128x64_nn", None, "128x64"),
-        ("GEMM", "algo2_64x128_Titan", "64x128", "64x128"),
-        ("GEMM", "mystery_kernel", None, "mystery_kernel"),
-    ],
-)
+@cases(__file__)
 def test_variant_name_equals_the_known_answer(algorithm: str, kernel: str, tile: object, expected: str) -> None:
     assert variant_name(algorithm, kernel, tile) == expected
 

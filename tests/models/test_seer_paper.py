@@ -213,10 +213,7 @@ def test_model_survives_writing_and_reading(fitted: SeerPaper, rows: Rows) -> No
     np.testing.assert_array_equal(loaded.predict(rows), fitted.predict(rows))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"groups": 16}, {"h": 30}, {"dilation_h": 2}, {"dtype": "fp16"}, {"layout": "NHWC"}, {"gpu": "Tesla T4"}],
-)
+@cases(__file__)
 def test_rows_outside_the_domain_get_no_time(fitted: SeerPaper, rows: Rows, changes: dict[str, Any]) -> None:
     frame = rows.frame[rows.frame["algorithm"] == "GEMM"].iloc[:5].reset_index(drop=True)
     assert np.isfinite(fitted.predict(rows_of(frame))).all()

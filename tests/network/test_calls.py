@@ -18,7 +18,7 @@ from surrogate.network.dispatch import estimated_work, flops_and_bytes, has_rule
 from surrogate.network.dispatch_convolutions import solve_stride_and_padding
 from surrogate.network.operators import Window
 from surrogate.trace.calls import recorded_call
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
 BACKWARD_VALUES = ("", "", "", "[16]", "[2, 1]", "[1, 0]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]")
@@ -209,20 +209,7 @@ def test_images_without_a_batch_are_read_and_4d_images_are_refused() -> None:
         problems(Call("convolution", {"input": Tensor((1, 2, 4, 4, 4, 4)), "weight": Tensor((2, 2, 1, 1, 1, 1))}))
 
 
-@pytest.mark.parametrize(
-    ("op", "sizes", "result", "flops"),
-    [
-        ("_int_mm", [(8, 16), (16, 4)], (8, 4), 2 * 8 * 16 * 4),
-        ("_grouped_mm", [(64, 16), (4, 16, 8)], (64, 8), 2 * 64 * 16 * 8),  # rows of 4 experts
-        ("_grouped_mm", [(16, 64), (64, 8)], (4, 16, 8), 2 * 64 * 16 * 8),  # the gradient of their weights
-        ("_grouped_mm", [(4, 8, 16), (16, 64)], (8, 64), 2 * 64 * 16 * 8),
-        ("flex_attention", [(2, 4, 128, 32)] * 3, (2, 4, 128, 32), 4 * 2 * 4 * 128 * 128 * 32),
-        ("QLinearConv", [(1, 3, 8, 8), (), (), (16, 3, 3, 3)], (1, 16, 6, 6), 2 * 16 * 36 * 27),
-        ("_fft_c2c", [(1024,)], (1024,), 5 * 1024 * 10),
-        ("sort", [(5, 7)], (5, 7), 35),
-        ("mm", [(2, 3), (4, 5)], (2, 5), 2 * 2 * 3 * 5),  # refused by its rule
-    ],
-)
+@cases(__file__)
 def test_the_work_of_unsupported_operators_is_estimated(
     op: str, sizes: list[tuple[int, ...]], result: tuple[int, ...], flops: float
 ) -> None:

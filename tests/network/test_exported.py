@@ -12,6 +12,7 @@ from surrogate.features.conv import Conv
 from surrogate.network.exported import evaluate_size, read_exported, symbol_names
 from surrogate.network.network import ReadOptions
 from surrogate.network.training import training_iteration
+from tests.known import cases
 
 N = "Symbol('s0', positive=True, integer=True)"
 
@@ -104,17 +105,7 @@ def test_damaged_programs_are_refused(refused, tmp_path: Path, content: bytes) -
             read_exported(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("-3", -3),
-        (N, 5),
-        (f"Add(Integer(-1), Mul({N}, {N}))", 24),
-        (f"FloorDiv({N}, Integer(2))", 2),
-        (f"CeilDiv({N}, Integer(2))", 3),
-        (f"Mod({N}, Integer(3))", 2),
-    ],
-)
+@cases(__file__)
 def test_size_expressions_are_evaluated(text: str, value: int) -> None:
     """The symbol s0 is 5."""
     assert evaluate_size(text, {"s0": 5}) == value

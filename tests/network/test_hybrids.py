@@ -11,7 +11,7 @@ from surrogate.features.families.operator import Streamed
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import Requests, Step, StepKernel, language_network
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 ROWS = known_answers(__file__)
 SMALL = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32}
@@ -69,14 +69,7 @@ def test_an_unknown_type_is_read_as_the_hybrid_with_its_mixer() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"hybrid_override_pattern": "M*X-"}, "hybrid_override_pattern has 4 layers"),
-        ({"num_hidden_layers": 3}, "num_hidden_layers is 3"),
-        ({"hybrid_override_pattern": None}, "num_hidden_layers is missing"),
-    ],
-)
+@cases(__file__)
 def test_contradictory_layers_are_refused(refused: Any, fields: dict[str, Any], message: str) -> None:
     with refused(message):
         read_decoder({**NEMOTRON, **fields})

@@ -20,7 +20,7 @@ from surrogate.network.language_step import GAP_US, language_network, read_langu
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import fastest_framework, load_predictors
 from surrogate.prediction.kernel_times import SUSTAINED
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 CONFIGURATIONS = known_answers(__file__)
 QWEN, LLAMA, GPT_OSS, DEEPSEEK = (CONFIGURATIONS[name] for name in ("QWEN", "LLAMA", "GPT_OSS", "DEEPSEEK"))
@@ -161,16 +161,7 @@ def test_a_gpu_without_the_needed_units_becomes_a_refused_row(seer: Any, tmp_pat
     assert framework.code == 2 and "trtllm does not run on mi300x" in framework.err
 
 
-@pytest.mark.parametrize(
-    ("scaling", "positions"),
-    [
-        ({}, 1024),
-        ({"rope_scaling": {"type": "linear", "factor": 8}}, 8192),
-        ({"rope_scaling": {"type": "dynamic", "factor": float("inf")}}, 1024),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}}, 2048),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 512}}, 1024),
-    ],
-)
+@cases(__file__)
 def test_a_request_longer_than_the_model_supports_is_refused(refused, step: Step, scaling: Any, positions: int) -> None:
     config = LLAMA | {"max_position_embeddings": 1024} | scaling
     assert step(config, decode=positions).layers

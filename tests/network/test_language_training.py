@@ -17,7 +17,7 @@ from surrogate.network.network import Network
 from surrogate.network.optimizers import trained_weights
 from surrogate.network.predict import load_predictors
 from surrogate.network.read import read_network
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 LLAMA = known_answers(Path(__file__).with_name("test_language.py"))["LLAMA"]
 MPT = {
@@ -71,16 +71,7 @@ def test_parameters_of_mpt_follow_its_sizes(train: Train) -> None:
     assert train({**MPT, "attn_config": {}}).parameters == expected - 2048 * HIDDEN  # alibi, transformers' default
 
 
-@pytest.mark.parametrize(
-    ("config", "added"),
-    [
-        ({"model_type": "qwen2"}, 2048 + 2 * 512),
-        ({"attention_bias": True}, 2048 + 2 * 512 + 2048),
-        ({"mlp_bias": True}, 2 * 8192 + 2048),
-        ({"model_type": "qwen3"}, 2 * 64),
-        ({"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2}, 2048 + 512),
-    ],
-)
+@cases(__file__)
 def test_biases_and_norms_of_queries_are_weights(train: Train, config: dict[str, Any], added: int) -> None:
     """Each of 16 layers adds a bias per output, or a norm's weight per value of a head (MiniMax: of all heads)."""
     plain = {**LLAMA, **config, "model_type": "mixtral"} if "num_local_experts" in config else LLAMA

@@ -7,6 +7,7 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.network.read import read_network
+from tests.known import cases
 
 ROWS = [
     {"name": "first", "n": 4, "c": 3, "h": 32, "w": 32, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
@@ -49,14 +50,7 @@ def test_training_a_table_adds_gradients_and_optimizer(tmp_path: Path) -> None:
     assert found.layers[-1].problem.reads == 4 * (3 * 16 * 9 + 16 * 8)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("n,c,h,w\n1,2,3,4\n", "add a column operator, or the sizes of a conv, n, c, h, k, r"),
-        ("n,c,h,k,r,algorithm\n1,2,3,4,1,GEMM\n1,2,3,4,1,FFT\n", "row per algorithm"),
-        ("n,c,h,k,r,op\n1,2,3,,,RELU\n", "no row has"),
-    ],
-)
+@cases(__file__)
 def test_tables_of_other_data_are_refused(refused, tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(text)

@@ -18,7 +18,7 @@ from surrogate.network.result import NetworkTime
 from surrogate.network.runtime import MEMORY_NOTE
 from surrogate.network.torch_module import EVAL_NOTE, module_network
 from surrogate.network.training import training_iteration
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 torch = pytest.importorskip("torch")
 MODULES = "tests.network.torch_modules"
@@ -273,18 +273,7 @@ def test_reading_a_large_module_allocates_no_weights(own: None) -> None:
     assert read_network("my_own_nets:large").layers[0].problem.sizes["k"] == 200_000
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("my_own_nets:forgetful", "returned Net; it must return (module, inputs)"),
-        ("my_own_nets:broken", "RuntimeError: no such thing"),
-        ("my_own_nets:number", "not callable"),
-        ("my_own_nets.py:resnet", "has no resnet; name one that it defines: plain, forgetful, asking"),
-        ("my_own_nets:asking", "needs the values of a tensor"),
-        ("my_own_nets:halved", "operands in fp16 and fp32"),
-        ("no_such_module_at_all:f", "no module no_such_module_at_all is in this folder"),
-    ],
-)
+@cases(__file__)
 def test_an_invalid_user_module_is_refused_in_one_line(refused, own: None, name: str, message: str) -> None:
     with refused(message):
         read_network(name)

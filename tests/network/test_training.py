@@ -20,6 +20,7 @@ from surrogate.network.optimizers import OPTIMIZERS, TrainedWeight, optimizer_st
 from surrogate.network.predict import load_predictors
 from surrogate.network.training import backward, is_update, training_iteration, with_training
 from surrogate.prediction.sources.datasheet import HALVES, STEP, shipped_datasheet_models
+from tests.known import cases
 
 BOTH = (INPUT, WEIGHT)
 IMAGE = (8, 16, 14, 14)
@@ -72,10 +73,7 @@ def test_each_kind_has_its_backward_operators(problem, kinds: list[str]) -> None
     assert list(backward(Layer("x", "Op", problem, ()))) == []
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "moved", "states"),
-    [("adam", 7, 2), ("adamw", 7, 2), ("sgd", 3, 0), ("sgd-momentum", 5, 1), ("lion", 5, 1)],
-)
+@cases(__file__)
 def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, moved: int, states: int) -> None:
     """Weights and states are read and written once, and gradients are read once."""
     trained = with_training(Network("net", (Layer("c", "Conv", CONV, (WEIGHT,), 2304),)), True, optimizer)
@@ -83,15 +81,7 @@ def test_an_optimizer_moves_weights_gradients_and_its_states(optimizer: str, mov
     assert (trained.layers[-1].problem.dram_bytes, trained.state_bytes) == (4 * moved * 2304, 4 * states * 2304)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "inner", "outer", "vector"),
-    [
-        ("adam", 2 * 2 * 4096, 2 * 2 * 4096, 2 * 2 * 64),
-        ("adam8bit", 2 * (4096 + 16 * 4), 2 * (4096 + 16 * 4), 2 * 4 * 64),
-        ("adafactor", 4 * (32 + 128), 4 * (32 + 128), 2 * 64),
-        ("muon", 2 * 4096, 2 * 2 * 4096, 2 * 2 * 64),
-    ],
-)
+@cases(__file__)
 def test_an_optimizer_stores_its_states(optimizer: str, inner: int, outer: int, vector: int) -> None:
     """8 bits of two states have a scale of 4 bytes for 256 values, unless the weight is small."""
     weights = TrainedWeight((32, 128)), TrainedWeight((32, 128), is_inner=False), TrainedWeight((64,))

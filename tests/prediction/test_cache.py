@@ -12,7 +12,7 @@ from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.prediction.autotune import FILE_NAME, Attempt, MeasurementCache, default_path
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 T4 = DeviceInfo("Tesla T4", "cudnn", "9.1.0")
 CONV = Conv(n=1, c=8, h=8, k=8, r=3)
@@ -77,15 +77,7 @@ def test_an_unusable_file_gives_one_warning(path: Path, damage: str, caplog: pyt
     assert cache.get(T4, CONV)["GEMM"].measured_us == 1.0
 
 
-@pytest.mark.parametrize(
-    ("environment", "folder"),
-    [
-        ({"SEER_CACHE": "/x/y.sqlite"}, "/x/y.sqlite"),
-        ({}, f"/h/.cache/seer-surrogate/{FILE_NAME}"),
-        ({"XDG_CACHE_HOME": "/c"}, f"/c/seer-surrogate/{FILE_NAME}"),
-        ({"XDG_CACHE_HOME": "c"}, f"/h/.cache/seer-surrogate/{FILE_NAME}"),
-    ],
-)
+@cases(__file__)
 def test_the_default_path_follows_the_environment(environment, folder, monkeypatch) -> None:
     for name in ("SEER_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

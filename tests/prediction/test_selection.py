@@ -27,6 +27,7 @@ from surrogate.models.json_types import key_text
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Selection, parse_bytes
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
+from tests.known import cases
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 from tests.tables import every
@@ -157,10 +158,7 @@ def test_an_unmeasured_gpu_is_answered_from_its_datasheet(bundle: Bundle) -> Non
 TEXT = "n8c16h14k16r3p1"
 
 
-@pytest.mark.parametrize(
-    ("gpu", "version", "math"),
-    [("titan-xp", "7.6.3", "fma"), ("a100-sxm4-80gb", "8+", "default"), ("b200", "9+", "default")],
-)
+@cases(__file__)
 def test_the_version_and_the_math_suit_the_gpu(refused, bundle: Bundle, gpu: str, version: str, math: str) -> None:
     """PyTorch uses TF32 for fp32 convolutions if the GPU has it; "default" means that."""
     served = Predictor(bundle, gpu=gpu)
@@ -268,10 +266,7 @@ def selections_on(gpu: str) -> list[Selection]:
     return [served.select(served.read(text, dtype="bf16", math="default")) for text in texts]
 
 
-@pytest.mark.parametrize(
-    ("gpu", "fastest", "source"),
-    [("gh200", ["small", "small", "large"], "similar-gpu"), ("h20", ["small", "large", "large"], "datasheet")],
-)
+@cases(__file__)
 def test_an_unmeasured_gpu_uses_a_donor_of_its_architecture_and_near_peaks(gpu: str, fastest, source: str) -> None:
     """The best candidate changes with the size as on the donor; candidates of other architectures are excluded.
 

@@ -42,10 +42,7 @@ def test_of_a_donors_time_only_the_roofline_changes() -> None:
     assert set(times["source"]) == {"similar-gpu"}
 
 
-@pytest.mark.parametrize(
-    ("text", "settings"),
-    [("mla:b8h16q1k4096", {}), ("attention:b8h16d64q197", {"phase": "encoder"}), ("attention:h8d128q1k1", {})],
-)
+@cases(__file__)
 @pytest.mark.parametrize("gpu_name", ["b200", "gb300", "h200-sxm"])
 def test_fp32_attention_is_not_faster_than_measured_bf16(text: str, settings: dict[str, str], gpu_name: str) -> None:
     half, full = (parse_problem(text, dtype=dtype, **settings) for dtype in ("bf16", "fp32"))

@@ -94,10 +94,7 @@ def test_doublings_outside_the_measured_sizes_are_counted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("operation", "sizes", "large"),
-    [("linear", "mnk", True), ("linear", "mnk", False), ("bmm", "bmnk", True), ("add", "bh", False)],
-)
+@cases(__file__)
 def test_intervals_cover_the_other_half_of_the_sizes(operation: str, sizes: str, large: bool) -> None:
     """Models fitted on one half of an A100's problems predict the other half.
 
