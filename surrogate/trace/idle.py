@@ -47,7 +47,7 @@ class IdlePieces:
         The runtime call (row of ``trace.calls``) and the call of the operating system (row of ``trace.frames``) that
         were open on the host thread, -1 for none.
     following
-        The activity that ends the gap, -1 for none.
+        The activity that ends the gap, -1 for none or one of another iteration.
     blocked
         The blocking call (row of ``trace.calls``) in which the gap begins, -1 for none.
     """
@@ -136,16 +136,26 @@ def idle_pieces(profile: Profile) -> IdlePieces:
     """Return the pieces of the main device's idle time; without activities, of the iterations' whole time."""
     trace, iterations = profile.trace, profile.layers.iterations
     activities, calls = trace.activities, trace.calls
-    on_device = np.flatnonzero(profile.device_of == profile.device)
-    # Find every gap, with the activity that ends it; no activity ends the last gap.
+    # Find every gap, with the activity that ends it; no activity ends the last gap. Work of other iterations follows.
+    others = take_rows(activities, slice(0)) if trace.others is None else trace.others
+    stream, start_ns, end_ns = (
+        np.concatenate([getattr(table, name) for table in (activities, others)])
+        for name in ("stream", "start_ns", "end_ns")
+    )
+    device_of = np.array([each.device for each in trace.streams] or [-1])[stream]
+    on_device = np.flatnonzero(device_of == profile.device)
+    on_device = on_device[np.argsort(start_ns[on_device], kind="stable")]
     first_ns, last_ns = min(part.start_ns for part in iterations), max(part.end_ns for part in iterations)
-    busy_start, busy_end = merged(activities.start_ns[on_device], activities.end_ns[on_device])
+    busy_start, busy_end = merged(start_ns[on_device], end_ns[on_device])
     gap_start = np.append(first_ns, busy_end)
     gap_end = np.maximum(gap_start, np.append(busy_start, last_ns))
-    following = np.append(on_device[np.searchsorted(activities.start_ns[on_device], busy_start)], -1)
+    following = np.append(on_device[np.searchsorted(start_ns[on_device], busy_start)], -1)
+    of_others = following >= len(activities)
+    following[of_others] = -1
     launch = linked(activities.call, following)
-    # Without a recorded launch, the whole gap has its cause on the host.
-    launch_ns = np.clip(np.where(launch < 0, gap_end, linked(calls.start_ns, launch)), gap_start, gap_end)
+    # Work of other iterations was launched there. Without a recorded launch, the whole gap has its cause on the host.
+    launch_ns = np.where(of_others, gap_start, np.where(launch < 0, gap_end, linked(calls.start_ns, launch)))
+    launch_ns = np.clip(launch_ns, gap_start, gap_end)
     main = main_thread(trace)
     thread = np.where(launch >= 0, linked(calls.thread, launch), main)
     # Between two neighbouring bounds, the host does one thing.

@@ -238,7 +238,7 @@ def step_table(source: TraceSource) -> ResultTable:
     """
     profile = steady(profiling.profile(source))
     trace, iterations = profile.trace, profile.layers.iterations
-    activities, calls = joined(trace.activities, trace.others), trace.calls
+    activities = joined(trace.activities, trace.others)
     device_of = np.array([stream.device for stream in trace.streams] or [-1])[activities.stream]
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in iterations])
     on_device = np.flatnonzero(device_of == profile.device)
@@ -255,10 +255,10 @@ def step_table(source: TraceSource) -> ResultTable:
     compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
     # An activity without a recorded launch has no known cause. Time in blocking calls is synchronisation or a copy.
     pieces = idle_pieces(profile)
-    has_launch = (pieces.following < 0) | (linked(activities.call, pieces.following) >= 0)
+    has_launch = (pieces.following < 0) | (linked(trace.activities.call, pieces.following) >= 0)
     is_launched, is_blocked = pieces.cause == LAUNCHED, (pieces.cause == BLOCKED) & has_launch
-    copies = np.isin(linked(activities.kind, pieces.following), events.MOVES) & is_launched
-    copies |= is_blocked & (linked(calls.kind, pieces.call) == events.COPY_CALL)
+    copies = np.isin(linked(trace.activities.kind, pieces.following), events.MOVES) & is_launched
+    copies |= is_blocked & (linked(trace.calls.kind, pieces.call) == events.COPY_CALL)
     sync, copy, launched, unknown = is_blocked & ~copies, copies, is_launched & ~copies, ~has_launch
     masks = (~(sync | copy | launched | unknown), sync, copy, launched, unknown)
     idle_parts = [np.bincount(pieces.iteration[mask], pieces.time_us[mask], len(iterations)) for mask in masks]
