@@ -46,15 +46,19 @@ Format = Callable[[Any], str]
 def format_value(value: object) -> str:
     """Return any value as text.
 
-    A number has four significant digits, and no exponent from 1e-4 to 1e9. A bool is yes or no. Lists and mappings are
-    joined by commas.
+    A number has four significant digits, at most eight decimals, and no exponent from 1e-7 to 1e15. A bool is yes or
+    no. Lists and mappings are joined by commas.
     """
     if value is None or value != value:
         return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Real) and not isinstance(value, Integral):
-        return f"{float(value):.0f}" if 1e4 <= abs(float(value)) < 1e9 else f"{float(value):.4g}"
+        size = abs(float(value))
+        if 1e4 <= size < 1e15:
+            return f"{float(value):.0f}"
+        is_small = 1e-7 <= size < 1e-4
+        return f"{float(value):.8f}".rstrip("0") if is_small else f"{float(value):.4g}"
     if isinstance(value, list | tuple):
         return ", ".join(map(format_value, value))
     if isinstance(value, dict):
@@ -201,7 +205,8 @@ class Table:
         With a ``width`` in characters, sentences are wrapped and long texts are shortened in the middle. Columns that
         still do not fit are left out (``widest``), or follow in a further table with the first column repeated.
         """
-        key = KEY_WIDTH if width else MAX_NAME
+        is_narrow = bool(width) or (self.widest or 2 * MAX_NAME) < 2 * MAX_NAME
+        key = KEY_WIDTH if is_narrow else MAX_NAME
         width = width or self.widest
         title = f"{self.title} ({self.note})" if self.note else self.title
         dropped = self._dropped(width, key) if width and self.widest else []

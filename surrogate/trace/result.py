@@ -83,10 +83,16 @@ class ResultTable(TableResult):
         return replace(self, rows=self.rows[:count])
 
     def _formatted(self, value: object) -> str:
-        """Return numbers from 1,000 as integers with separators, short names, and all else as in `format_value`."""
+        """Return numbers from 1,000 as integers with separators, short names, and all else as in `format_value`.
+
+        Below 0.001, a number is a bound.
+        """
         text = format_value(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 1e3 <= abs(value) < 1e15:
-            text = f"{value:,.0f}"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if 1e3 <= abs(value) < 1e15:
+                text = f"{value:,.0f}"
+            elif 0 < abs(value) < 1e-3:
+                text = "<0.001" if value > 0 else ">-0.001"
         return text.replace(name := text.lstrip(), self.short.get(name, name))
 
 

@@ -7,6 +7,7 @@ options that choose a part of a trace, and the printing of its tables.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,7 @@ import click
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import COUNT, GPU, HELP, INDEX, PATH, Form, as_object, html_option, option, output_options
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table
+from surrogate.report.tables import Table, terminal_width
 
 if TYPE_CHECKING:
     from surrogate.trace.events.read import TraceFile
@@ -48,6 +49,7 @@ def command() -> None:
 
 
 PIPE_WIDTH = 160
+"""Maximum characters of a line in a pipe, if the environment variable COLUMNS does not say another width."""
 file_argument = click.argument("file", type=PATH)
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH)
 top_option = option("--top", "Only the first K rows.", COUNT, metavar="K")
@@ -132,6 +134,11 @@ table_options = as_object(Output, "out", top_option, html_option, output_options
 """``--top``, ``--html``, ``--json`` and ``--csv``; the command receives them as ``out``."""
 
 
+def line_width() -> int:
+    """Return the maximum characters of a line: the terminal's, or a pipe's."""
+    return terminal_width() or get_terminal_size((PIPE_WIDTH, 0)).columns
+
+
 def echo_notes(notes: Iterable[str]) -> None:
     """Print notes to standard error, a line each."""
     for note in notes:
@@ -149,4 +156,4 @@ def display_table(result: "ResultTable", columns: Sequence[str] = ()) -> Table:
     """Return the table with short names, in the width of the terminal or of a pipe."""
     table = result.table()
     kept = [{name: row[name] for name in columns or row} for row in table.records]
-    return replace(table, records=kept, widest=PIPE_WIDTH)
+    return replace(table, records=kept, widest=line_width())

@@ -12,13 +12,15 @@ import click
 from surrogate.cli import trace as shared
 from surrogate.cli.options import HELP, INDEX, PATH, Form, option, output_options, show
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table, terminal_width, wrapped
+from surrogate.report.tables import wrapped
 
 _TABLE = read_toml(__file__)
 COLUMNS: list[str] = _TABLE["columns"]
 """Displayed columns after the name; a line that is too long loses the last ones."""
 COUNTER_COLUMNS: list[str] = _TABLE["counter_columns"]
 """Displayed columns with --counters."""
+DIFF_COLUMNS: list[str] = _TABLE["diff_columns"]
+"""Displayed columns of a comparison after the name; all others follow."""
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 
 
@@ -93,7 +95,7 @@ def diff(
       seer trace diff trace.json.gz trace.json.gz --iteration 1 --iteration-b 3
     """
     from surrogate.trace.diff import trace_diff
-    from surrogate.trace.result import short_names
+    from surrogate.trace.result import ResultTable, short_names
 
     all_iterations = replace(part, iteration=())  # `trace_diff` chooses iterations
     chosen = part.iteration, iteration_b or part.iteration
@@ -102,14 +104,16 @@ def diff(
     if form:
         shared.echo_notes(compared.notes)
     else:
-        click.echo("\n".join(wrapped(note, terminal_width()) for note in compared.notes) + "\n")
-        click.echo(Table(compared.totals, title="A before, B after, µs per iteration").text(terminal_width()) + "\n")
-    table = Table(rows)
+        click.echo("\n".join(wrapped(note, shared.line_width()) for note in compared.notes) + "\n")
+        totals = ResultTable("A before, B after, µs per iteration", compared.totals)
+        show(totals.rows, table=shared.display_table(totals))
+        click.echo()
+    short: dict[str, str] = {}
     if compared.by == "kernel":
-        short = short_names(name for row in rows for name in _BETWEEN_NAMES.split(row["kernel"])[::2])
-
-        def shortened(names: str) -> str:
-            return "".join(short.get(name, name) for name in _BETWEEN_NAMES.split(names))
-
-        table = replace(table, formats={"kernel": shortened}, widest=shared.PIPE_WIDTH)
+        of_name = short_names(name for row in rows for name in _BETWEEN_NAMES.split(row["kernel"])[::2])
+        for row in rows:
+            parts = _BETWEEN_NAMES.split(row["kernel"])
+            short[row["kernel"]] = "".join(of_name.get(part, part) for part in parts)
+    columns = dict.fromkeys([compared.by, *DIFF_COLUMNS, *rows[0]]) if rows else {}
+    table = shared.display_table(ResultTable("", rows, short=short), [name for name in columns if name in rows[0]])
     show(rows, form, json_value=asdict(compared) | {"rows": rows}, table=table)
