@@ -66,6 +66,14 @@ def format_value(value: object) -> str:
     return str(value).replace("\n", " ")
 
 
+def format_number(value: float, digits: int = 4) -> str:
+    """Return a number for a sentence: ``digits`` significant digits, thousands separated, never an exponent."""
+    if not value or not math.isfinite(value):
+        return f"{value:g}"
+    text = f"{value:,.{max(digits - 1 - math.floor(math.log10(abs(value))), 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def format_count(value: float) -> str:
     """Return a count with separated thousands."""
     return f"{value:,.0f}"

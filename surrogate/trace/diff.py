@@ -15,6 +15,7 @@ import pandas as pd
 
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.kernels import kernel_family
+from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.calls import is_shape
 from surrogate.trace.events.parts import iterations as find_iterations
@@ -167,7 +168,7 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
     notes[0] += f" ({'; '.join(each)})" if each else ""
     called = matched[calls].sum().tolist()
     if max(called) > 1.5 * min(called):
-        notes.append("matched rows are called {:,.4g} times per iteration in A, {:,.4g} in B".format(*called))
+        notes.append("matched rows are called {} times per iteration in A, {} in B".format(*map(format_number, called)))
     before, after = map(_totals, sides)
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
     notes += [f"{part.trace.source}: {part.left_out}" for part, _, _ in sides if part.left_out]

@@ -12,11 +12,12 @@ from markupsafe import Markup
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, number_tick, svg, theme
-from surrogate.report.tables import FactTable, Table, format_value, interval_us
+from surrogate.report.tables import FactTable, Table, format_number, format_value, interval_us
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
 from surrogate.trace.findings import find_all, format_findings
 from surrogate.trace.graph import graph_of
+from surrogate.trace.idle import idle_table
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
 from surrogate.trace.profiling import NO_DEVICE, Profile, steady
 from surrogate.trace.result import ResultTable, Row, deduplicated, short_names
@@ -54,8 +55,10 @@ def trace_page(profile: Profile) -> str:
         "Copies and memsets": copy_table(profile),
         "Iterations": steps,
     }
+    idle = idle_table(profile)
     sections = [
         Section("What bounds the step", [_step_chart(steps)] if facts["bound"] else []),
+        Section("Why the device is idle", [idle.table(MAX_LINES)] if len(idle) else []),
         Section("What to change", _advice(profile) if facts["bound"] else []),
         Section("Layers over time", [_layer_chart(profile)]),
         Section("What-ifs", _what_ifs(profile) if facts["bound"] else []),
@@ -164,7 +167,7 @@ def _layer_chart(profile: Profile) -> Markup:
         for lane, group in drawn.set_axis(drawn.index.get_level_values("lane")).groupby(level=0, observed=True)
     }
     caption = f"{iteration.label}: layers by type, on the host while called, on the device while they run."
-    caption += f" The host ends the iteration after {iteration.time_us / 1e3:.4g} ms; the device may run on."
+    caption += f" The host ends the iteration after {format_number(iteration.time_us / 1e3)} ms; the device may run on."
     return lanes_chart("layers-over-time", caption, by_lane, legend, length_us, ZOOM)
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import read_toml
+from surrogate.report.tables import format_number
 from surrogate.trace import events, profiling
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
 from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, nest_of, take_rows
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
-from surrogate.trace.graph.tasks import longest_wait
+from surrogate.trace.graph.tasks import Timeline, longest_wait
 from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, idle_pieces
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
 from surrogate.trace.result import ResultTable, Row, short_names
@@ -290,13 +291,13 @@ def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
     return np.interp(times_ns, np.column_stack([starts, ends]).ravel(), covered.ravel()) / 1e3
 
 
-def step_bound(profile: Profile) -> str | None:
+def step_bound(profile: Profile, timeline: Timeline) -> str | None:
     """Return the bound of the steps by their critical path, and the three largest parts of the device's time.
 
-    They may differ. A device that computes half of the time is no bound if it always waits for the host.
+    They may differ. A device that computes half of the time is no bound if it always waits for the host. ``timeline``
+    is the simulation of the unchanged graph.
     """
     steps = step_table(profile)
-    timeline = simulate(graph_of(profile.trace, profile.layers))
     longest = bound(path_us(timeline))
     total_us = sum(row["time_us"] for row in steps)
     if not longest or not total_us:
@@ -308,13 +309,13 @@ def step_bound(profile: Profile) -> str | None:
     if longest == "waiting":
         wait_us, name = longest_wait(timeline)
         remark = (
-            f". The longest wait, {wait_us / 1e3:,.4g} ms before {short_names([name])[name]}, is for work that the"
-            " trace lacks, such as work that began before it; start recording earlier"
+            f". The longest wait, {format_number(wait_us / 1e3)} ms before {short_names([name])[name]}, is for work"
+            " that the trace lacks, such as work that began before it; start recording earlier"
         )
     elif behind_us := timeline.device_lag_us:
         remark = (
-            f". The device falls behind the host by {behind_us / 1e3:,.4g} ms an iteration, so what-ifs and findings"
-            " count from one end of its work to the next"
+            f". The device falls behind the host by {format_number(behind_us / 1e3)} ms an iteration, so what-ifs and"
+            " findings count from one end of its work to the next"
         )
     bound_by = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
     return f"{bound_by}. The device's time: {largest_parts}{remark}"
@@ -333,12 +334,13 @@ def summary(source: TraceSource) -> Row:
     Returns
     -------
     dict
-        ``iteration_ms`` is the median over the iterations. ``idle_ms`` is the sum of the device's idle time over the
-        iterations, each from its start to its end on the host (`step_table`). ``busy_ms`` is the rest of this time, and
-        ``busy_pct`` its share. ``wait_ms`` is the host's time in synchronising calls and blocking copies.
-        ``activity_ms`` is the sum over all activities, including overlapping ones and those after the last iteration's
-        end. ``batch`` is the first dimension of the first convolution or linear operator; it is None if these rows are
-        a server's tokens.
+        ``iteration_ms`` is the median over the iterations. ``step_ms`` is the mean time of an iteration in a replay,
+        from which what-ifs and findings count; ``samples_per_s`` is the batch over it. ``idle_ms`` is the sum of the
+        device's idle time over the iterations, each from its start to its end on the host (`step_table`). ``busy_ms``
+        is the rest of this time, and ``busy_pct`` its share. ``wait_ms`` is the host's time in synchronising calls and
+        blocking copies. ``activity_ms`` is the sum over all activities, including overlapping ones and those after the
+        last iteration's end. ``batch`` is the first dimension of the first convolution or linear operator; it is None
+        if these rows are a server's tokens.
 
     Raises
     ------
@@ -351,14 +353,15 @@ def summary(source: TraceSource) -> Row:
     time, kind, total_us = profile.trace.activities.time_us, profile.trace.activities.kind, profile.total_us
     times_us = [iteration.time_us for iteration in profile.layers.iterations]
     batch = batch_size(trace)
-    middle_us = float(np.median(times_us))
     invalid = invalid_reason(trace)
+    timeline = None if invalid else simulate(graph_of(trace, profile.layers))
+    step_us = timeline.per_iteration_us if timeline else float(np.median(times_us))
     notes = [*trace.notes, "" if trace.ends_early else invalid, profile.left_out]
     if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():
         notes.append("no operator has a shape, so batch and bounds are unknown; record with record_shapes=True")
     span_us, idle_us = (sum(times_us), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
     return {
-        "bound": step_bound(profile) if len(on_device) and not invalid else None,
+        "bound": step_bound(profile, timeline) if len(on_device) and timeline else None,
         "notes": "; ".join(filter(None, notes)) or None,
         "trace": Path(trace.source).name,
         "format": trace.format,
@@ -370,11 +373,12 @@ def summary(source: TraceSource) -> Row:
         "streams": len(np.unique(profile.trace.activities.stream)),
         "iterations": len(times_us),
         "iterations_by": profile.layers.iterations[0].by,
-        "iteration_ms": middle_us / 1e3,
+        "iteration_ms": float(np.median(times_us)) / 1e3,
         "iteration_min_ms": min(times_us) / 1e3,
         "iteration_max_ms": max(times_us) / 1e3,
         "batch": batch,
-        "samples_per_s": batch / middle_us * 1e6 if batch and middle_us else None,
+        "step_ms": step_us / 1e3,
+        "samples_per_s": batch / step_us * 1e6 if batch and step_us else None,
         "operators": int(np.sum(trace.ranges.kind == events.OPERATOR)),
         "calls": len(trace.calls),
         "launches": int(np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).sum()),
@@ -420,8 +424,7 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
     for i, profile in enumerate(profiles):
         facts = summary(profile)
         batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]
-        time_ms = facts["iteration_ms"]
-        rate = batch / time_ms * 1e3 if batch and time_ms else None
+        rate = batch / facts["step_ms"] * 1e3 if batch and facts["step_ms"] else None
         rows.append({**facts, "trace": names[i], "batch": batch, "samples_per_s": rate, "best": False})
     rows.sort(key=lambda row: (row["batch"] is None, row["batch"] or 0))
     with_rate = [row for row in rows if row["samples_per_s"]]

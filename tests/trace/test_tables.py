@@ -17,6 +17,7 @@ from surrogate.trace.tables import (
     summary,
     type_table,
 )
+from surrogate.trace.whatif import what_ifs
 from tests.known import cases
 from tests.trace import events
 
@@ -132,7 +133,10 @@ def test_copy_table_gives_the_share_of_pcie_bandwidth(invented):
 def test_summary_equals_hand_computed_values(invented):
     facts = summary(invented)
     assert (facts["iterations"], facts["iterations_by"], facts["iteration_ms"]) == (2, "step", 0.99)
-    assert (facts["batch"], facts["samples_per_s"]) == (8, pytest.approx(8 / 0.99e-3))
+    # Two steps take 1,990 µs from the start of the first to the end of the second.
+    assert (facts["batch"], facts["samples_per_s"]) == (8, pytest.approx(8 / 0.995e-3))
+    (answer,) = what_ifs(invented, "faster-host")
+    assert answer.to_dict()["samples_per_s_before"] == pytest.approx(facts["samples_per_s"])
     assert facts["kernel_ms"] == 0.72 and facts["copy_ms"] == pytest.approx(0.08)
     assert facts["busy_ms"] == pytest.approx(0.8) and facts["rank"] == 3
     assert facts["idle_ms"] == pytest.approx(2 * 0.99 - 0.8) and facts["busy_pct"] == pytest.approx(100 * 0.8 / 1.98)

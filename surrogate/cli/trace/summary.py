@@ -1,7 +1,7 @@
 """``seer trace summary``: the bound of a step, a comparison of ranks, or one model at several batch sizes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,12 @@ from surrogate.report.tables import Table, terminal_width, wrapped
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
+    from surrogate.trace.result import ResultTable
 
 FIGURES: dict[str, list[str]] = read_toml(__file__)
 """Figure → the part of the trace that it covers, and its meaning, in the order of display."""
+_CAUSES = 8
+"""Displayed rows of the causes of idle time; one more row has the sums of all others."""
 SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy_pct", "kernel_ms", "best")
 """Displayed columns of several batch sizes."""
 
@@ -34,8 +37,8 @@ def command(
 ) -> None:
     """Show the bound of a trace's step: the device, the host, communication or copies.
 
-    Then follow iteration times, the device's busy and idle time, layer types and copies. Findings end the summary. Each
-    is a change to the program, with its evidence and its gain in a simulation.
+    Then follow iteration times, the device's busy time, the causes of its idle time, layer types and copies. Findings
+    end the summary. Each is a change to the program, with its evidence and its gain in a simulation.
 
     Several FILES, or a folder or .tar.gz of them, may be ranks of one run. Then a row per rank shows the device's
     activity and how much communication overlaps with compute. The rank that the others wait for is named. Other FILES,
@@ -80,11 +83,13 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
     """Print the bound of a step, figures of the whole model, its layer types and copies, and the findings."""
     from surrogate.trace import tables
     from surrogate.trace.findings import find_all, format_findings
+    from surrogate.trace.idle import idle_table
 
     facts = tables.summary(profiled)
     if batch:
-        facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["iteration_ms"] * 1e3}
+        facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["step_ms"] * 1e3}
     form = out.form
+    idle = idle_table(profiled)
     types = tables.type_table(profiled).top(out.top)
     copies = tables.copy_table(profiled).top(out.top)
     has_device = len(profiled.trace.activities) > 0
@@ -101,6 +106,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
     json_value = {
         "summary": facts,
         "steps": list(tables.step_table(profiled)),
+        "idle": list(idle),
         "types": list(types),
         "copies": list(copies),
         "findings": [finding.to_dict() for finding in findings],
@@ -112,7 +118,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
     if not form:
         click.echo()
         show(figures.records, table=figures)
-    for table in (types, copies) if not form else ():
+    for table in (_shortened(idle, out.top or _CAUSES), types, copies) if not form else ():
         if len(table):
             click.echo()
             keys = list(table.rows[0])
@@ -121,6 +127,15 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
             show(table.rows, table=shared.display_table(table, columns))
     if not form:
         click.echo(f"\n{wrapped(format_findings(findings, unchecked), terminal_width())}")
+
+
+def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
+    """Return the longest causes of idle time, and a row with the sums of the others."""
+    rows, others = idle.rows[:count], idle.rows[count:]
+    if not others:
+        return idle
+    sums = {name: sum(row[name] for row in others) for name in rows[0] if name not in ("cause", "name")}
+    return replace(idle, rows=(*rows, {"cause": "others", "name": f"{len(others):,} causes", **sums}))
 
 
 def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:

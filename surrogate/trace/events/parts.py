@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
+from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.events import tables
 from surrogate.trace.events.tables import Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
@@ -53,7 +54,8 @@ def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
     first, last, *longer = (every[at].index for at in (before + 1, after - 1, *outliers))
     text = (
         f"iterations {first} to {last} count, the longest run without one over {OUTLIER:g} times the median of"
-        f" {np.median(times_us[is_steady]) / 1e3:,.4g} ms ({', '.join(map(str, longer))}); --iteration chooses others"
+        f" {format_number(np.median(times_us[is_steady]) / 1e3)} ms ({', '.join(map(str, longer))}); --iteration"
+        " chooses others"
     )
     return range(before + 1, after), text
 
@@ -248,7 +250,10 @@ def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     if not from_us < to_us:
-        raise InputError(f"the time from {from_us:g} to {to_us:g} µs is empty; give an end after the start")
+        raise InputError(
+            f"the time from {format_number(from_us, 6)} to {format_number(to_us, 6)} µs is empty; give an end after the"
+            " start"
+        )
     first, last = trace.span_ns
     low, high = (first + round(min(limit * 1e3, 2.0**62)) for limit in (from_us, to_us))
 
@@ -260,7 +265,8 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), inside(activities.start_ns))
     if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
         raise InputError(
-            f"{trace.source}: no event starts at {from_us:g} to {to_us:g} µs; it lasts {(last - first) / 1e3:g} µs"
+            f"{trace.source}: no event starts at {format_number(from_us, 6)} to {format_number(to_us, 6)} µs; it lasts"
+            f" {format_number((last - first) / 1e3, 6)} µs"
         )
     chosen = tuple(each for each in trace.chosen if each.start_ns < high and each.end_ns > low)
     return replace(_subset(trace, inside, is_kept), chosen=chosen)

@@ -16,6 +16,7 @@ from surrogate.features.kernels import identify_call, kernel_family, uses_tensor
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import FALLBACK_SOURCES
+from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
 from surrogate.trace.events.tables import Floats, Ints, Trace, linked
@@ -192,7 +193,8 @@ def _memory_note(trace: Trace, target: Gpu) -> str:
     if total.max(initial=-1) <= 0 or not usable:
         return MEMORY_UNCHECKED
     fits = "it fits" if total.max() <= usable else "it does not fit"
-    return f"{total.max() / 2**30:.3g} GiB were allocated, and {target.name} has {usable / 2**30:.3g}: {fits}"
+    allocated, available = (format_number(count / 2**30, 3) for count in (total.max(), usable))
+    return f"{allocated} GiB were allocated, and {target.name} has {available}: {fits}"
 
 
 HOST_ASSUMPTION = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
