@@ -15,6 +15,7 @@ from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events.parts import Layers, find_layers, steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
+from surrogate.trace.graph.tasks import device_lag_us
 
 NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among torch.profiler's activities"
 PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
@@ -172,6 +173,24 @@ def main_device(trace: Trace, device_of: Ints) -> int:
         return trace.devices[0].index if trace.devices else 0
     values, position = np.unique(device_of, return_inverse=True)
     return int(values[np.bincount(position, weights=trace.activities.time_us).argmax()])
+
+
+def step_times_us(profile: Profile) -> Floats:
+    """Return the part of every activity's time that counts in the mean step, in µs; the sum is the time of a step.
+
+    Activities of counted iterations count, divided by their number. If the device falls further behind the host with
+    each iteration, the steps are the device's: then the time counts from the end of its first iteration to the end of
+    its last, so that no part of a step on one stream is longer than the step.
+    """
+    layers, activities = profile.layers, profile.trace.activities
+    is_counted = layers.iteration_of_activity >= 0
+    time_us, behind_us = activities.time_us * is_counted, layers.device_behind_us(activities)
+    count = len(np.unique(layers.iteration_of_activity[is_counted]))
+    if len(behind_us) > 1 and device_lag_us(layers.iterations, behind_us):
+        ends_ns = [part.end_ns + 1e3 * lag_us for part, lag_us in zip(layers.iterations, behind_us, strict=True)]
+        inside_ns = np.minimum(activities.end_ns, ends_ns[-1]) - np.maximum(activities.start_ns, ends_ns[0])
+        time_us, count = np.maximum(inside_ns, 0.0) / 1e3 * is_counted, len(behind_us) - 1
+    return time_us / max(count, 1)
 
 
 def union_us(start_ns: Ints, end_ns: Ints) -> float:

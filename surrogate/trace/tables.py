@@ -17,7 +17,7 @@ from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked,
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import Timeline, longest_wait
 from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, idle_pieces
-from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady
+from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady, step_times_us
 from surrogate.trace.result import ResultTable, Row, short_names
 
 STEP_PARTS: dict[str, str] = read_toml(__file__)
@@ -103,6 +103,7 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     table = sums(
         activity_layer,
         total_us=time,
+        per_iteration_us=step_times_us(profile),
         forward_us=time * ((activity_layer >= 0) & (phase == FORWARD)),
         backward_us=time * (phase == BACKWARD),
         idle_us=profile.idle_us,
@@ -116,15 +117,14 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
         ]
     )
     table["runs"] = [*table["runs"][:-1], int((activity_layer < 0).any())]
-    iteration_count = max(sum(iteration.by != "whole" for iteration in layers.iterations), 1)
     total_us = profile.total_us
-    parts = ("forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
+    parts = ("per_iteration_us", "forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
     figures: list[tuple[str, Row]] = []
     for label, row in zip(labels, table.to_dict("records"), strict=True):
         if row["runs"] and (row["total_us"] or not total_us):
             share_pct = 100 * row["total_us"] / total_us if total_us else None
             times = {"total_us": row["total_us"], "share_pct": share_pct}
-            times |= {"per_iteration_us": row["total_us"] / iteration_count, **{name: row[name] for name in parts}}
+            times |= {name: row[name] for name in parts}
             allocated_mb = row["allocated"] / row["runs"] / 1e6 if len(allocations) else None
             work = {"alloc_mb": allocated_mb, "gflop": row["gflop"] or None}
             figures.append((label, {"runs": row["runs"], **times, **work}))
@@ -172,7 +172,7 @@ def _first_by_layer(profile: Profile, chosen: np.ndarray, text: Callable[[int], 
 def _notes(profile: Profile) -> tuple[str, ...]:
     by = Counter(iteration.by for iteration in profile.layers.iterations if iteration.by != "whole")
     counts = ", ".join(f"{count} by {how}" for how, count in by.items())
-    sums = f"iterations: {counts}; sums cover all of them, and per_iteration_us is their mean"
+    sums = f"iterations: {counts}; per_iteration_us is a mean step, and other sums cover the whole trace"
     return ("; ".join(filter(None, [sums, profile.left_out])),) if counts else ()
 
 

@@ -18,7 +18,7 @@ from surrogate.features.errors import InputError
 from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.events import tables
-from surrogate.trace.events.tables import Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
+from surrogate.trace.events.tables import Activities, Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
 
 Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
@@ -375,6 +375,14 @@ class Layers:
 
     def __len__(self) -> int:
         return len(self.name)
+
+    def device_behind_us(self, activities: Activities) -> tuple[float, ...]:
+        """Return for every iteration the time that its device activities continue after its end on the host, in µs."""
+        ends_ns = [activities.end_ns[self.iteration_of_activity == i] for i in range(len(self.iterations))]
+        return tuple(
+            (int(ends.max(initial=part.end_ns)) - part.end_ns) / 1e3
+            for ends, part in zip(ends_ns, self.iterations, strict=True)
+        )
 
     def labels(self, by: str) -> tuple[list[str], Ints]:
         """Return the labels in order of first use with `OUTSIDE` last, and the label index of each instance.

@@ -124,11 +124,6 @@ class _Assembly:
             name: np.concatenate(list(map(np.broadcast_to, parts, sizes))) for name, parts in columns.items()
         }
         counts = [len(part.src) for part in edges]
-        device_ends_ns = [activities.end_ns[layers.iteration_of_activity == i] for i in range(len(layers.iterations))]
-        lag_ns = [
-            int(ends_ns.max(initial=part.end_ns)) - part.end_ns
-            for ends_ns, part in zip(device_ends_ns, layers.iterations, strict=True)
-        ]
         return Graph(
             names=(*trace.names, OUTSIDE_RANGES, *tasks.MARKS),
             layers=layers.name,
@@ -142,7 +137,7 @@ class _Assembly:
             edge_kind=np.repeat([part.kind for part in edges], counts),
             from_start=np.repeat([part.from_start for part in edges], counts),
             iterations=layers.iterations,
-            recorded_lag_us=tuple(time_ns / 1e3 for time_ns in lag_ns),
+            recorded_lag_us=layers.device_behind_us(activities),
         )
 
     def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> tasks.Coverage:

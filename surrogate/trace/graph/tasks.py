@@ -259,10 +259,7 @@ class Timeline:
     @property
     def device_lag_us(self) -> float:
         """Growth of the device's recorded lag per iteration, in µs; 0 up to `MIN_LAG_SHARE` of an iteration."""
-        behind_us = self.graph.recorded_lag_us
-        lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
-        step_us = sum(part.time_us for part in self.graph.iterations) / max(len(behind_us), 1)
-        return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
+        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us)
 
     def marks_us(self) -> Floats:
         """Return start and end of every iteration by its marks on the main thread, shape (iterations, 2).
@@ -279,6 +276,13 @@ class Timeline:
 
     def __repr__(self) -> str:
         return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"
+
+
+def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float]) -> float:
+    """Return the growth of the device's lag per iteration in µs (`Timeline.device_lag_us`)."""
+    lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
+    step_us = sum(part.time_us for part in iterations) / max(len(behind_us), 1)
+    return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
 
 
 def simulate(graph: Graph) -> Timeline:
