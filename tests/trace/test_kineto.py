@@ -156,16 +156,6 @@ def test_kernels_of_a_cuda_graph_share_their_launch(read):
     assert trace.calls.kind.tolist() == [events.GRAPH_LAUNCH]
 
 
-def test_equal_correlation_ids_of_two_processes_are_not_mixed(make_trace, read):
-    first, second = make_trace(steps=1), make_trace(steps=1, start=1_700_000_000_005_000)
-    for record in second["traceEvents"]:
-        record["pid"] = 2 if record["pid"] == 1 else 1
-    trace = read({"traceEvents": first["traceEvents"] + second["traceEvents"]})
-    calls = trace.calls.start_ns[trace.activities.call]
-    assert len(set(trace.activities.call.tolist())) == 12
-    assert (trace.activities.start_ns - calls < 1_000_000).all()
-
-
 def test_synchronisation_records_are_read(make_trace, read):
     trace = make_trace(steps=1)
     awaited = {"wait_on_cuda_event_record_corr_id": 101}

@@ -4,8 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace.events.raw import launched_by
+from surrogate.trace.events.launches import Keys, launched_by, launching_kind
+from surrogate.trace.events.parts import iterations
 from surrogate.trace.events.tables import nest
+from surrogate.trace.graph import graph_of, simulate
+from tests.known import cases
+from tests.trace.events import call, device
 
 _intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(0, 1)), min_size=1, max_size=30)
 
@@ -85,11 +89,51 @@ def test_open_at_returns_the_innermost_open_interval(rows, times):
         assert chosen == (still[-1] if still else -1)
 
 
-def test_repeated_correlation_id_joins_the_last_call_before():
-    calls = np.array([5, 5, 6])
-    call_starts = np.array([0, 100, 50])
-    activities, starts = np.array([5, 5, 6, 7]), np.array([20, 120, 10, 10])
-    none, process = np.full(4, -1), np.array([0, 0, 0])
-    assert launched_by(activities, starts, calls, call_starts, none, process).tolist() == [0, 1, 2, -1]
-    owner = np.array([1, 1, -1, -1])
-    assert launched_by(activities, starts, calls, call_starts, owner, np.array([0, 1, 0])).tolist() == [1, 1, 2, -1]
+@cases(__file__)
+def test_launch_has_the_id_process_and_kind_and_begins_before(activity, calls, expected):
+    """An activity is (id, start, kind, process), a call is (id, start, name, process)."""
+    columns = np.array([activity], np.int64).T
+    kinds = [launching_kind(name) for _, _, name, _ in calls]
+    numbers = [np.array([call[at] for call in calls], np.int64) for at in (0, 1, 3)]
+    found = launched_by(Keys(*columns), Keys(*numbers[:2], np.array(kinds), numbers[2]))
+    assert found.tolist() == [expected]
+
+
+@cases(__file__)
+def test_kernels_without_a_usable_time_or_launch(kernels, left, launched, note, read):
+    """Launches begin at 5,000, 6,000, … µs since 1970 and last 5 µs; kernels are shifted from their launch, in µs."""
+    origin = 1_700_000_000_000_000
+    events = [call("cudaLaunchKernel", origin + 5000 + 1000 * i, 5, i) for i in range(1, 21)]
+    events += [device("gemm", origin + 5010 + 1000 * i, 100, i) for i in range(1, 21)]
+    for row, changed in enumerate(kernels):
+        kernel = events[20 + row]
+        kernel["ts"] = changed["ts"] if "ts" in changed else kernel["ts"] + changed.get("later", 0)
+        kernel["dur"] = changed.get("dur", kernel["dur"])
+    trace = read({"traceEvents": events})
+    assert (len(trace.activities), int((trace.activities.call >= 0).sum())) == (left, launched)
+    assert note in " ".join(trace.notes) and bool(note) == bool(trace.notes)
+    assert simulate(graph_of(trace)).total_us < 1e6  # no circle
+
+
+@cases(__file__)
+def test_one_rank_of_merged_traces_counts(renamed, kept, make_trace, read, refused):
+    """Rank 0's kernels are twice as long; ``renamed`` are the host's and the device's process, thread and device."""
+    merged = []
+    for rank, (pid, thread, place, number) in enumerate(renamed):
+        for record in make_trace(steps=3, start=1_700_000_000_000_000 + 30 * rank)["traceEvents"]:
+            on_device = record["cat"] in ("kernel", "gpu_memcpy")
+            record["pid"], record["tid"] = (place, record["tid"]) if on_device else (pid, record["tid"] + thread)
+            if on_device:
+                record["args"]["device"] = number
+                record["name"] += f" of rank {rank}"
+                record["dur"] *= 2 - rank
+            merged.append(record)
+    if kept < 0:
+        with refused("holds several ranks with one process number; give each rank's own file"):
+            read({"traceEvents": merged})
+        return
+    trace = read({"traceEvents": merged})
+    assert {trace.threads[i].process for i in trace.calls.thread} == {str(renamed[kept][0])}
+    assert len(trace.activities) == len(trace.calls) == 18 and (trace.activities.call >= 0).all()
+    assert trace.name_matches(trace.activities, lambda name: name.endswith(f"of rank {kept}")).all()
+    assert len(iterations(trace)) == 3 and "holds 2 ranks; only process" in trace.notes[0]

@@ -15,10 +15,20 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.errors import read_toml
+from surrogate.features.errors import InputError, read_toml
 from surrogate.trace import events
 from surrogate.trace.events import tables
-from surrogate.trace.events.tables import Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
+from surrogate.trace.events.launches import (
+    ANY_KIND,
+    ANY_PROCESS,
+    OTHER_PROCESS,
+    Keys,
+    join,
+    launched_by,
+    launching_kind,
+)
+from surrogate.trace.events.ranks import keep_one_rank
+from surrogate.trace.events.tables import Columns, Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
 
 T = TypeVar("T")
 EventRow = tuple[object, ...]
@@ -156,6 +166,8 @@ class RawTrace:
     types: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
     inputs: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
     threads: Interner[tuple[str, ...]] = field(default_factory=lambda: Interner(clean_texts))
+    places: Interner[str] = field(default_factory=lambda: Interner(clean_name))
+    """The processes that JSON events of the device name; ``process`` of activities and synchronisations is an index."""
     thread_names: dict[tuple[str, ...], str] = field(default_factory=dict)
     tables: dict[str, RawTable] = field(init=False)
     devices: list[TraceGpu] = field(default_factory=list)
@@ -236,8 +248,10 @@ def nanoseconds(values: Sequence[object]) -> tuple[Ints, bool]:
 
 _ROUNDING_NS = 1000
 """The maximum time that rounding to whole µs cuts off the end of a range, in ns."""
-Columns = dict[str, Ints]
-"""Raw columns by name, sorted by start, with ``start_ns`` and ``end_ns``."""
+_FAR_NS = 24 * 3600 * 10**9
+"""No trace is longer, in ns. An event that is this far from the median one has no usable time."""
+_ZERO_NS, _ABSOLUTE_NS = 10**9, 10**11
+"""An event before the first time, in ns, has no usable time if all others are after the second."""
 
 
 def build_trace(raw: RawTrace) -> Trace:
@@ -246,21 +260,24 @@ def build_trace(raw: RawTrace) -> Trace:
     Rows without a usable time are dropped and counted in the notes.
     """
     parts = {name: table.columns() for name, table in raw.tables.items()}
+    names = raw.names.distinct
+    _mark_steps(parts["ranges"], names)
+    dropped = sum(table.dropped for table in raw.tables.values()) + _drop_distant(parts, raw.exact_ns)
+    notes = [*raw.notes]
+    if dropped:
+        notes.append(f"{dropped:,} events without a usable time are left out")
+    notes += _join_launches(raw, parts)
     origin = min((int(part["start_ns"][0]) for part in parts.values() if len(part["start_ns"])), default=0)
     for part in parts.values():
         part["start_ns"] -= origin
         part["end_ns"] -= origin
-    notes = [*raw.notes]
-    if dropped := sum(table.dropped for table in raw.tables.values()):
-        notes.append(f"{dropped:,} events without a usable time are left out")
     tolerance = _ROUNDING_NS if all(table.integer_us for table in raw.tables.values()) else 0
-    names = raw.names.distinct
-    frames, _ = _ranges(parts["frames"], names, tolerance)
-    ranges, nesting = _ranges(parts["ranges"], names, tolerance)
+    frames, _ = _ranges(parts["frames"], tolerance)
+    ranges, nesting = _ranges(parts["ranges"], tolerance)
     calls = _calls(parts["calls"], names, ranges, nesting)
     streams: dict[tables.Stream, int] = {}
     for part in (parts["activities"], parts["syncs"]):
-        _link(part, raw, calls, streams)
+        _place(part, streams)
     activities = _activities(parts["activities"], names, ranges, calls)
     if raw.ends_early:
         launches = np.flatnonzero(np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)))
@@ -281,11 +298,71 @@ def build_trace(raw: RawTrace) -> Trace:
     )
 
 
-def _ranges(columns: Columns, names: Sequence[str], tolerance: int) -> tuple[Ranges, Nesting]:
-    # The profiler's own range around an iteration has a known prefix.
-    steps = _lookup(names, columns["name"], lambda name: name.startswith("ProfilerStep"))
-    is_step = (steps == 1) & (columns["kind"] < events.FRAME)
-    columns["kind"] = np.where(is_step, events.STEP, columns["kind"])
+def _mark_steps(ranges: Columns, names: Sequence[str]) -> None:
+    """Set the kind of the profiler's own ranges around iterations, which have a known prefix."""
+    steps = _lookup(names, ranges["name"], lambda name: name.startswith("ProfilerStep"))
+    ranges["kind"] = np.where(steps == 1, events.STEP, ranges["kind"])
+
+
+def _drop_distant(parts: Mapping[str, Columns], exact_ns: bool) -> int:
+    """Remove the rows far from all others, such as those at time 0 or -1 in a trace of absolute times; return a count.
+
+    An Nsight trace counts from the start of the recording, so that events in its first second may be right.
+    """
+    starts = np.concatenate([part["start_ns"] for part in parts.values()])
+    if not len(starts):
+        return 0
+    median = int(np.median(starts))
+    later = starts[(starts >= _ZERO_NS) & (np.abs(starts - median) <= _FAR_NS)]
+    first_ns = _ZERO_NS if not exact_ns and len(later) and later.min() > _ABSOLUTE_NS else median - _FAR_NS
+    count = 0
+    for part in parts.values():
+        near = (part["start_ns"] >= first_ns) & (np.abs(part["start_ns"] - median) <= _FAR_NS)
+        count += int((~near).sum())
+        part |= {name: column[near] for name, column in part.items()}
+    return count
+
+
+def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
+    """Add ``call``, the launch call, to the columns of activities and synchronisations, and return notes.
+
+    If several ranks wrote the file, only one of them is kept.
+    """
+    processes = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in raw.threads.distinct))}
+    process_of = np.array([processes[name] for name, _ in raw.threads.distinct], np.int64)
+
+    def keys_of_calls() -> Keys:
+        columns = parts["calls"]
+        kind = _lookup(raw.names.distinct, columns["name"], launching_kind)
+        return Keys(columns["correlation"], columns["start_ns"], kind, linked(process_of, columns["thread"]))
+
+    notes = []
+    if raw.format == "kineto":
+        names = [*processes, *raw.places.distinct]
+        parts["activities"]["process"] += len(processes)
+        try:
+            notes = [*filter(None, [keep_one_rank(parts, process_of, names, keys_of_calls())])]
+        except InputError as error:
+            raise InputError(f"{raw.source}: {error}") from None
+        for name in ("activities", "syncs"):
+            parts[name]["process"][:] = ANY_PROCESS
+    calls = keys_of_calls()
+    for name in ("activities", "syncs"):
+        columns = parts[name]
+        # Number the processes of the device's events like those of the calls.
+        ids, position = np.unique(columns["process"], return_inverse=True)
+        numbers = [processes.get(str(i), OTHER_PROCESS) if i >= 0 else ANY_PROCESS for i in ids.tolist()]
+        process = np.array(numbers, np.int64)[position]
+        kind = columns["kind"] if name == "activities" else np.full(len(position), ANY_KIND)
+        keys = Keys(columns["correlation"], columns["start_ns"], kind, process)
+        if name == "activities":
+            notes += join(columns, keys, calls)
+        else:
+            columns["call"] = launched_by(keys, calls)
+    return notes
+
+
+def _ranges(columns: Columns, tolerance: int) -> tuple[Ranges, Nesting]:
     nesting = nest(
         columns["start_ns"], columns["end_ns"], columns["thread"], order=columns["external_id"], tolerance_ns=tolerance
     )
@@ -306,22 +383,13 @@ def _allocations(columns: Columns, nesting: Nesting) -> tables.Allocations:
     return tables.Allocations(time_ns, columns["size"], columns["device"], thread, around, columns["total"])
 
 
-def _link(columns: Columns, raw: RawTrace, calls: tables.Calls, streams: dict[tables.Stream, int]) -> None:
-    """Replace device, stream and process by an index in ``streams``, and add ``call``, the launch call.
-
-    New streams are added to ``streams``.
-    """
+def _place(columns: Columns, streams: dict[tables.Stream, int]) -> None:
+    """Replace device, stream and process by an index in ``streams``, to which new streams are added."""
     values = (columns.pop("device"), columns["stream"], columns.pop("process"))
     rows = zip(*(column.tolist() for column in values), strict=True)
     keys = [(device, number, str(process) if process >= 0 else "") for device, number, process in rows]
     index = {key: streams.setdefault(tables.Stream(*key), len(streams)) for key in dict.fromkeys(keys)}
     columns["stream"] = np.array([index[key] for key in keys], np.int64)
-    processes = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in raw.threads.distinct))}
-    process = np.array([processes.get(name, -1) for _, _, name in keys], np.int64)
-    of_thread = np.array([processes[name] for name, _ in raw.threads.distinct], dtype=np.int64)
-    launches = calls.correlation, calls.start_ns
-    launched = columns["correlation"], columns["start_ns"]
-    columns["call"] = launched_by(*launched, *launches, process, linked(of_thread, calls.thread))
 
 
 def _activities(columns: Columns, names: Sequence[str], ranges: Ranges, calls: tables.Calls) -> tables.Activities:
@@ -359,34 +427,3 @@ def _by_external_id(table: Mapping[str, Ints], ranges: Ranges) -> Ints:
     nearest = np.searchsorted(ids, external_id)
     is_found = (linked(ids, nearest) == external_id) & (external_id != table["correlation"])
     return np.where(is_found, linked(numbered[first], nearest), -1)
-
-
-def launched_by(
-    correlation: Ints, start_ns: Ints, call_correlation: Ints, call_start_ns: Ints, process: Ints, call_process: Ints
-) -> Ints:
-    """Return the row of the call that launched each activity, by correlation id; -1 for none.
-
-    Ids can repeat in a file that several processes wrote. If the activity has a process (not -1) and calls of that
-    process have the id, only these calls are candidates. The last candidate that began before the activity is the
-    answer, else the first candidate.
-    """
-    call = np.full(len(correlation), -1, np.int64)
-    usable = np.flatnonzero(call_correlation >= 0)
-    if not len(usable) or not len(correlation):
-        return call
-    # Sort calls by id, then by start. The calls with an activity's id are order[low:high].
-    order = usable[np.lexsort((call_start_ns[usable], call_correlation[usable]))]
-    keys = call_correlation[order]
-    low = np.searchsorted(keys, correlation, "left")
-    high = np.searchsorted(keys, correlation, "right")
-    count = np.where(correlation >= 0, high - low, 0)
-    unique = count == 1
-    call[unique] = order[low[unique]]
-    for row in np.flatnonzero(count > 1).tolist():
-        candidates = order[low[row] : high[row]]
-        if process[row] >= 0:
-            same_process = candidates[call_process[candidates] == process[row]]
-            candidates = same_process if len(same_process) else candidates
-        before = candidates[: np.searchsorted(call_start_ns[candidates], start_ns[row], "right")]
-        call[row] = before[-1] if len(before) else candidates[0]
-    return call

@@ -339,7 +339,8 @@ class _EventReader:
         launch, external = get("correlation", -1), get("External id", get("external id", -1))
         grid, block, registers = get("grid", _UNKNOWN), get("block", _UNKNOWN), get("registers per thread", -1)
         shared, size, node = get("shared memory", -1), get("bytes", -1), get("graph node id", 0)
-        row = (*head, kind, device, stream, -1, launch, external, grid, block, registers, shared, size, -1, node)
+        place = self.raw.places[str(event.get("pid"))]
+        row = (*head, kind, device, stream, place, launch, external, grid, block, registers, shared, size, -1, node)
         self.add["activities"](row)
 
     def sync(self, head: EventRow, event: Event, arguments: Event) -> None:
@@ -347,7 +348,8 @@ class _EventReader:
         kind = get("cuda_sync_kind")
         name = head[2] if kind is None else self.raw.names[kind if type(kind) is str else repr(kind)]
         device, stream = get("device", event.get("pid")), get("stream", event.get("tid"))
-        self.add["syncs"]((*head[:2], name, -1, device, stream, -1, get("correlation", -1)))
+        place = self.raw.places[str(event.get("pid"))]
+        self.add["syncs"]((*head[:2], name, -1, device, stream, place, get("correlation", -1)))
 
     def allocation(self, event: Event, arguments: Event) -> None:
         get = arguments.get

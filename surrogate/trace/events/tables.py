@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 """A column of integers; -1 means "not in the trace"."""
 Floats = NDArray[np.float64]
+Columns = dict[str, Ints]
+"""Raw columns by name, sorted by start, with ``start_ns`` and ``end_ns``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""Join device activities to the calls that launched them.
+
+A launch has the activity's correlation id, is made by its process, is of a kind that can launch it, and begins before
+it. Profilers number the calls of every process from the same start, so the id alone identifies no call.
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from surrogate.trace import events
+from surrogate.trace.events.tables import Columns, Ints
+
+MAX_SKEW_NS = 1_000_000
+"""The clocks of host and device differ by less, in ns. An activity that begins earlier before its launch is damaged."""
+SKEW_NS = 2_000
+"""The rounding of recorded times, in ns."""
+_MIN_SKEWED = 0.1
+"""Minimum share of activities that begin before their launch if the clocks differ; fewer are single faults."""
+_LAUNCHED_BY = {
+    events.KERNEL: (events.LAUNCH, events.GRAPH_LAUNCH, events.OTHER_CALL),
+    events.COPY: (events.COPY_CALL, events.GRAPH_LAUNCH, events.OTHER_CALL),
+    events.MEMSET: (events.MEMSET_CALL, events.GRAPH_LAUNCH, events.OTHER_CALL),
+    events.GRAPH: (events.GRAPH_LAUNCH, events.OTHER_CALL),
+}
+_NO_LAUNCH = re.compile("query|get|set|create|destroy|capture|load|occupancy|error|instantiate|attribute|host", re.I)
+ANY_PROCESS, OTHER_PROCESS = -1, -2
+"""Processes of an activity: not in the trace, or one that wrote no calls."""
+ANY_KIND = -1
+"""The kind of a device event that any call may belong to."""
+
+
+class Keys(NamedTuple):
+    """The columns of calls or activities that decide which call launched which activity.
+
+    ``process`` numbers the processes of the calls; an activity's may also be `ANY_PROCESS` or `OTHER_PROCESS`.
+    """
+
+    correlation: Ints
+    start_ns: Ints
+    kind: Ints
+    process: Ints
+
+
+def launching_kind(name: str) -> int:
+    """Return the kind of a call as a launch: `OTHER_CALL` if it may launch anything, -1 if it launches nothing.
+
+    HIP copies and fills with kernels, so its calls may launch anything.
+    """
+    kind = events.call_kind(name)
+    if kind in (events.COPY_CALL, events.MEMSET_CALL) and name.startswith("hip"):
+        return events.OTHER_CALL
+    return -1 if kind == events.OTHER_CALL and _NO_LAUNCH.search(name) else kind
+
+
+def launched_by(activities: Keys, calls: Keys) -> Ints:
+    """Return the row of the call that launched each activity, -1 for none.
+
+    Of several candidates, the last one that began before the activity is the answer, else the first one.
+    """
+    call = np.full(len(activities.correlation), -1, np.int64)
+    ids = np.unique(calls.correlation[calls.correlation >= 0])
+    count = int(calls.process.max(initial=-1)) + 2
+    for kind in np.unique(activities.kind).tolist():
+        fits = np.isin(calls.kind, _LAUNCHED_BY[kind]) if kind in _LAUNCHED_BY else calls.correlation >= 0
+        candidates = np.flatnonzero(fits & (calls.correlation >= 0))
+        of_kind = (activities.kind == kind) & np.isin(activities.correlation, ids)
+        for names_process in (True, False):
+            rows = np.flatnonzero(of_kind & ((activities.process >= 0) if names_process else activities.process == -1))
+            keys = [
+                np.searchsorted(ids, table.correlation[chosen]) * count + table.process[chosen] * names_process
+                for table, chosen in ((activities, rows), (calls, candidates))
+            ]
+            position = _last_before(keys[0], activities.start_ns[rows], keys[1], calls.start_ns[candidates])
+            call[rows] = np.append(candidates, -1)[position]
+    return call
+
+
+def _last_before(key: Ints, time_ns: Ints, call_key: Ints, call_ns: Ints) -> Ints:
+    """Return the last call with each key that began until the time, else the first one with the key, else -1."""
+    order = np.lexsort((call_ns, call_key))
+    keys, times = call_key[order], np.sort(call_ns)
+    # The number of calls before a call or a time orders them like the times, and fits in one integer with the key.
+    size = len(order) + 1
+    codes = keys * size + np.searchsorted(times, call_ns[order], "left")
+    at = np.searchsorted(codes, key * size + np.searchsorted(times, time_ns, "right"), "left") - 1
+    at = np.maximum(at, np.searchsorted(keys, key, "left"))
+    is_found = np.append(keys, -1)[at] == key
+    return np.where(is_found, np.append(order, -1)[at], -1)
+
+
+def join(activities: Columns, keys: Keys, calls: Keys) -> list[str]:
+    """Add ``call``, the launch call of each activity, and return notes.
+
+    An activity that begins long before its launch has a wrong time and is removed. If many begin a little before their
+    launch, the device's clock is behind the host's, and all start later. If few do, these have another launch.
+    """
+    call = launched_by(keys, calls)
+    early = np.where(call >= 0, np.append(calls.start_ns, 0)[call] - keys.start_ns, 0)
+    removed = early > MAX_SKEW_NS
+    skewed = (early > SKEW_NS) & ~removed
+    linked = max(int((call >= 0).sum()), 1)
+    notes = []
+    if removed.sum() > linked / 2:  # the ids are wrong, not the times
+        removed, skewed = np.zeros(len(call), np.bool_), removed | skewed
+    elif skewed.sum() > max(_MIN_SKEWED * linked, 1):
+        lag_ns = int(early[skewed].max())
+        for name in ("start_ns", "end_ns"):
+            activities[name] = activities[name] + lag_ns
+        notes.append(f"the device's clock is {lag_ns / 1e3:,.4g} µs behind the host's; device times are moved by that")
+        skewed[:] = False
+    if count := int(removed.sum()):
+        notes.append(f"{count:,} device activities that begin long before their launch call are left out")
+    if count := int(skewed.sum()):
+        notes.append(f"{count:,} device activities begin before the call with their id, so their launch is unknown")
+    activities["call"] = np.where(skewed, -1, call)
+    for name in tuple(activities):
+        activities[name] = activities[name][~removed]
+    return notes

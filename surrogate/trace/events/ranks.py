@@ -1,0 +1,103 @@
+"""Keep one rank of a JSON file into which the traces of several ranks were merged.
+
+PyTorch's profiler records one process. Host events of several processes come from a merger. The ranks may have the same
+correlation ids, step numbers and device numbers.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from surrogate.features.errors import InputError
+from surrogate.trace import events
+from surrogate.trace.events.launches import ANY_PROCESS, SKEW_NS, Keys, launched_by
+from surrogate.trace.events.tables import Columns, Ints
+
+_NUMBER = re.compile(r"\d+\W*$")
+_REMEDY = "give each rank's own file"
+
+
+def keep_one_rank(parts: dict[str, Columns], process_of: Ints, names: Sequence[str], calls: Keys) -> str:
+    """Keep the events of one rank in ``parts`` if several wrote the file; return a note, or "" for one rank.
+
+    The rank with the most device time stays, without device time the one with the most host events.
+
+    Parameters
+    ----------
+    parts
+        The raw columns by table. The column ``process`` of the activities is an index in ``names``.
+    process_of, names
+        The process of each thread, and the names of the processes.
+    calls
+        The keys of the calls.
+
+    Raises
+    ------
+    InputError
+        If the ranks have one process number.
+    """
+    ranges, activities = parts["ranges"], parts["activities"]
+    _require_processes(ranges, process_of)
+    is_work = np.isin(ranges["kind"], (events.OPERATOR, events.STEP))
+    worked = process_of[np.concatenate([ranges["thread"][is_work], parts["calls"]["thread"]])]
+    ranks = np.unique(worked)
+    if len(ranks) < 2:
+        return ""
+    owner = _owners(activities, names, ranks, calls)
+    times = np.bincount(owner + 1, activities["end_ns"] - activities["start_ns"], len(names) + 1)[1:]
+    counts = np.bincount(worked, minlength=len(names))
+    chosen = max(ranks.tolist(), key=lambda rank: (times[rank], counts[rank]))
+    devices = np.unique(activities["device"][owner == chosen])
+    for name, part in parts.items():
+        if name == "activities":
+            kept = owner == chosen
+        else:
+            kept = np.isin(part["device"], devices) if name == "syncs" else process_of[part["thread"]] == chosen
+        part |= {column: values[kept] for column, values in part.items()}
+    others = ", ".join(names[rank] for rank in ranks if rank != chosen)
+    return f"holds {len(ranks)} ranks; only process {names[chosen]} counts, not {others[:200]}; {_REMEDY}"
+
+
+def _require_processes(ranges: Columns, process_of: Ints) -> None:
+    """Raise `InputError` if two threads of one process are in the same step at the same time."""
+    steps = np.flatnonzero(ranges["kind"] == events.STEP)
+    steps = steps[np.lexsort((ranges["start_ns"][steps], ranges["name"][steps]))]
+    before, after = steps[:-1], steps[1:]
+    twins = (ranges["name"][before] == ranges["name"][after]) & (ranges["start_ns"][after] < ranges["end_ns"][before])
+    threads = ranges["thread"][before], ranges["thread"][after]
+    if (twins & (threads[0] != threads[1]) & (process_of[threads[0]] == process_of[threads[1]])).any():
+        raise InputError(f"holds several ranks with one process number; {_REMEDY}")
+
+
+def _owners(activities: Columns, names: Sequence[str], ranks: Ints, calls: Keys) -> Ints:
+    """Return the rank of each activity, -1 if unknown.
+
+    A merger may write the rank into the process of every event, such as ``[TP01] 0``. Else a device belongs to the rank
+    that can have launched most of its activities, of equals to the one with the shortest time from launch to start. Two
+    ranks have one device number only if there are fewer devices than ranks.
+    """
+    labels = {_NUMBER.sub("", names[rank]): rank for rank in ranks.tolist()}
+    by_label = np.array([labels.get(_NUMBER.sub("", name), -1) for name in names])[activities["process"]]
+    if "" not in labels and len(labels) == len(ranks) and (by_label >= 0).all():
+        return by_label
+    devices, position = np.unique(activities["device"], return_inverse=True)
+    keys = Keys(
+        activities["correlation"], activities["start_ns"], activities["kind"], np.full(len(position), ANY_PROCESS)
+    )
+    if len(devices) < len(ranks):
+        return np.append(calls.process, -1)[launched_by(keys, calls)]
+    fits = []
+    for rank in ranks.tolist():
+        call = launched_by(keys._replace(process=np.full(len(position), rank)), calls)
+        lag = keys.start_ns - np.append(calls.start_ns, 0)[call]
+        good = (call >= 0) & (lag >= -SKEW_NS)
+        count = np.bincount(position[good], minlength=len(devices))
+        total = np.bincount(position[good], lag[good], len(devices))
+        fits += [(-int(count[at]), total[at] / max(count[at], 1), at, rank) for at in np.flatnonzero(count).tolist()]
+    owner = np.full(len(devices), -1)
+    for is_first in (True, False):  # each rank gets one device before any gets a second one
+        for _, _, at, rank in sorted(fits):
+            if owner[at] < 0 and not (is_first and rank in owner):
+                owner[at] = rank
+    return owner[position]
