@@ -12,6 +12,7 @@ from .iteration.ranks import rank_summary as rank_summary
 from .kernels import GROUPINGS as GROUPINGS
 from .kernels import kernel_table as kernel_table
 from .kernels import with_counters as with_counters
+from .labels import label_table as label_table
 from .profiling import Profile as Profile
 from .profiling import profile as profile
 from .result import ResultTable as ResultTable

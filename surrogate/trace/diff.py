@@ -1,4 +1,4 @@
-"""Compare two traces of one program: device time by layer, layer type, operator or kernel, before and after.
+"""Compare two traces of one program: device time by layer, type, label, operator or kernel, before and after.
 
 All figures are per iteration, so traces of different lengths are comparable. Rows are matched in stages, from the same
 name and shape to similar names. Rows of only one trace are listed, too, so the changes of all rows add up to the change
@@ -22,14 +22,16 @@ from surrogate.trace.events.parts import iterations as find_iterations
 from surrogate.trace.events.parts import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take_rows
+from surrogate.trace.labels import find_labels
 from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
 _BY_SHAPE = {"name, shape": "name shape", "shape": "stem shape count nth", "order": "stem count nth", "name": "stem"}
 _TYPE = {"name": "name", "alike": "stem"}
+_LABEL = {"name": "name"}
 _KERNEL = {"name": "name", "operator": "stem", "family": "family"}
-LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "operator": _BY_SHAPE, "kernel": _KERNEL}
+LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "label": _LABEL, "operator": _BY_SHAPE, "kernel": _KERNEL}
 """Kind of rows → the stages that match them: the name of a stage, and the columns that must agree."""
 MIN_MATCHED_PCT = 5.0
 """The minimum share of device time, in percent, in matched rows; below it, the programs are not the same."""
@@ -89,7 +91,7 @@ def trace_diff(
     ----------
     before, after : Trace, str or Path
         The traces, or their files.
-    by : {"layer", "type", "operator", "kernel"}, optional
+    by : {"layer", "type", "label", "operator", "kernel"}, optional
         The kind of rows. By default, operator, type and kernel are compared, and the kind with the largest matched
         share of the time, rounded to 10 %, is used. If shares are equal, the first kind is used.
     iterations : pair of sequences of int
@@ -222,6 +224,11 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
         stem = np.where(around >= 0, table["stem"], kernel)
         table = table.assign(name=kernel, stem=stem, shape="", family=list(map(_family, kernel)))
         around = np.arange(len(kernel))
+    elif by == "label":
+        found = find_labels(trace)
+        around = found.of_activity
+        name = np.array(found.names, dtype=object)[found.name[around]]
+        table = table.assign(name=name, stem=name, shape="")
     elif by != "operator":
         around = layers.of_activity
         types = [text.lower().replace("_", "") for text in layers.type]

@@ -1,4 +1,4 @@
-"""Kernel tables like nvprof's, by name, layer, layer type or for the whole model, with the bound of each group.
+"""Kernel tables like nvprof's, by name, layer, layer type, label or for the whole model, with each group's bound.
 
 Hardware counters of another run of the same program can be joined to the kernels (XSP, IPDPS 2020, III-C). Counting
 replays each kernel, which falsifies its time. So times come from the trace, and counters from Nsight Compute or nvprof.
@@ -27,10 +27,11 @@ from surrogate.formats.ncu import is_ncu
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace import events, profiling
 from surrogate.trace.events.tables import Floats, Ints, grouped
+from surrogate.trace.labels import find_labels
 from surrogate.trace.profiling import Profile, TraceSource
 from surrogate.trace.result import ResultTable, Row, short_names
 
-GROUPINGS = ("name", "layer", "type", "model")
+GROUPINGS = ("name", "layer", "type", "label", "model")
 LATENCY_BOUND, BELOW_PEAKS, COMMUNICATION = "latency-bound", "below both peaks", "communication"
 WELL_USED = 0.6
 """A kernel that reaches this share of a peak is bound by that peak (NVIDIA's profiling guide for `nvvp`)."""
@@ -50,7 +51,7 @@ def kernel_table(source: TraceSource, by: str = "name") -> ResultTable:
     source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
     by : str
-        One of `GROUPINGS`: name, layer, type or model.
+        One of `GROUPINGS`: name, layer, type, label (the innermost one) or model.
 
     Returns
     -------
@@ -84,6 +85,9 @@ def _groups(profile: Profile, kernels: Ints, by: str) -> tuple[list[str], Ints]:
         return list(profile.trace.names), profile.trace.activities.name[kernels]
     if by == "model":
         return ["whole model"], np.zeros(len(kernels), np.int64)
+    if by == "label":
+        found = find_labels(profile.trace)
+        return list(found.names), found.name[found.of_activity[kernels]]
     labels, of_layer = profile.layers.labels(by)
     return labels, of_layer[profile.layers.of_activity[kernels]]
 

@@ -19,6 +19,7 @@ from surrogate.trace.findings import find_all, format_findings
 from surrogate.trace.graph import graph_of
 from surrogate.trace.idle import idle_table
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
+from surrogate.trace.labels import label_table
 from surrogate.trace.profiling import NO_DEVICE, Profile, steady
 from surrogate.trace.result import ResultTable, Row, deduplicated, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
@@ -56,6 +57,8 @@ def trace_page(profile: Profile) -> str:
         "Iterations": steps,
     }
     idle = idle_table(profile)
+    if len(labels := label_table(profile)):
+        tables = {"Labels": labels, **tables}
     sections = [
         Section("What bounds the step", [_step_chart(steps)] if facts["bound"] else []),
         Section("Why the device is idle", [idle.table(MAX_LINES)] if len(idle) else []),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from surrogate.features.errors import check_choice
-from surrogate.trace.events.parts import find_layers, iteration_at
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked, nest, take_rows
+from surrogate.trace import events
+from surrogate.trace.events.parts import Layers, find_layers, iteration_at, label_rows
+from surrogate.trace.events.tables import Ints, Ranges, Trace, grouped, linked, nest, take_rows
 from surrogate.trace.result import ResultTable, Row, short_names
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("model", "layer", "operator", "call", "kernel")
 """The levels of spans, from the user's code to the device. The parent of a span is on a level above it; in a trace, an
-operator can also be the parent of an operator."""
+operator can also be the parent of an operator, and a label (`label_rows`), on the level "layer", of a layer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -137,9 +138,10 @@ _COUNTED = ["flops", "read_bytes", "write_bytes", "occupancy_pct"]
 
 
 def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
-    """Return the spans of a trace: iterations, layers, operators inside layers, CUDA calls, device activities.
+    """Return the spans of a trace: iterations, labels and layers, operators in layers, CUDA calls, device activities.
 
-    A layer's parent is its iteration. Operators, calls and layers nest by time on their thread, so overlapping layers
+    A layer's parent is the innermost label around it (`label_rows`), else its iteration. A label that ends after its
+    iteration has no parent and is none. Operators, calls and layers nest by time on their thread, so overlapping layers
     of several threads stay separate. An operator of the backward pass is on another thread than its layer; its autograd
     number connects it to the layer. A kernel's span is its execution on the stream. Its parent is its launch call, by
     correlation id; the call's own span is the launch.
@@ -154,18 +156,29 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     Returns
     -------
     Spans
-        ``tags`` hold the correlation id, and the counters of kernels.
+        ``tags`` hold the correlation id, and the counters of kernels. A label has the tag ``label``.
     """
     layers = find_layers(trace)
     ranges, calls, activities, every = trace.ranges, trace.calls, trace.activities, layers.iterations
+    labels = label_rows(trace)
+    labels = labels[layers.of_range[labels] < 0]  # the others are layers or inside layers
     layer_rows = np.flatnonzero(layers.from_frame == 0)
     is_layer = np.zeros(len(ranges), np.bool_)
     is_layer[layers.row[layer_rows]] = True
     operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
-    # Number the spans level by level: iterations, layers, operators, calls, activities.
-    counts = [len(every), len(layers), len(operators), len(calls), len(activities)]
-    first_layer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
+    # Number the spans level by level: iterations, labels and layers, operators, calls, activities.
+    outer = take_rows(ranges, labels)
+    counts = [len(every), len(labels) + len(layers), len(operators), len(calls), len(activities)]
+    first_outer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
+    first_layer = first_outer + len(labels)
+    of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)
+    threads = [
+        *outer.thread.tolist(),
+        *((trace.frames if is_frame else ranges).thread[row] for row, is_frame in of_layer),
+    ]
+    of_outer = _parents_of_outer(layers, outer, np.array(threads, np.int64), ranges.kind)
     span_of_range = np.full(len(ranges), -1, np.int64)
+    span_of_range[labels] = np.where(of_outer[: len(labels)] >= 0, first_outer + np.arange(len(labels)), -1)
     span_of_range[operators] = first_operator + np.arange(len(operators))
     span_of_range[layers.row[layer_rows]] = first_layer + layer_rows
     # An operator's parent is the enclosing operator of the same layer, else the layer itself.
@@ -178,17 +191,15 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     )
     of_operator = np.where(around >= 0, around, first_layer + layer)
     of_activity = np.where(activities.call >= 0, first_call + activities.call, of_activity)
-    parent = np.concatenate([np.full(len(every), -1), layers.iteration, of_operator, of_call, of_activity])
+    parent = np.concatenate([np.full(len(every), -1), of_outer, of_operator, of_call, of_activity])
     # Fill the columns level by level, too.
     inner = take_rows(ranges, operators)
     streams = [stream.label for stream in trace.streams]
     names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
-    of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)
-    threads = [int((trace.frames if is_frame else ranges).thread[row]) for row, is_frame in of_layer]
     threads += [*inner.thread.tolist(), *calls.thread.tolist()]
     tracks = [*[""] * len(every), *(trace.threads[i].thread for i in threads)]
     tracks += [streams[i] for i in activities.stream.tolist()]
-    tables = (layers, inner, calls, activities)
+    tables = (outer, layers, inner, calls, activities)
     starts = np.concatenate([np.array([part.start_ns for part in every]), *(table.start_ns for table in tables)])
     ends = np.concatenate([np.array([part.end_ns for part in every]), *(table.end_ns for table in tables)])
     ids = [-1] * first_call + np.concatenate([calls.correlation, activities.correlation]).tolist()
@@ -197,6 +208,34 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
         of_activities = tags[len(tags) - len(activities) :]
         for tag, counted in zip(of_activities, counters[_COUNTED].to_dict("records"), strict=True):
             tag |= {str(name): value for name, value in counted.items() if value == value}  # NaN means not counted
-    names = [*(part.label for part in every), *layers.name, *names]
+    for tag in tags[first_outer:first_layer]:
+        tag["label"] = True
+    of_labels = [trace.names[i] for i in outer.name.tolist()]
+    names = [*(part.label for part in every), *of_labels, *layers.name, *names]
     level = np.repeat(np.arange(len(LEVELS)), counts)
     return Spans(tuple(names), level, starts, ends, tuple(tracks), parent, tuple(tags)).in_time_order()
+
+
+def _parents_of_outer(layers: Layers, labels: Ranges, thread: Ints, kinds: Ints) -> Ints:
+    """Return the parent span of each label and of each layer, -1 for none; the iterations are the first spans.
+
+    ``thread`` has an entry per label and layer. ``kinds`` are the kinds of ``trace.ranges``. In a trace without
+    operators, layers are labels.
+    """
+    every = layers.iterations
+    start_ns, end_ns = (np.append(getattr(labels, name), getattr(layers, name)) for name in ("start_ns", "end_ns"))
+    is_label = np.append(np.ones(len(labels), np.bool_), layers.from_frame == 0)
+    is_label[len(labels) :] &= np.isin(linked(kinds, np.where(layers.from_frame == 0, layers.row, -1)), _LABELS)
+    iteration = np.append(iteration_at(every, labels.start_ns), layers.iteration)
+    after = end_ns > linked(np.array([part.end_ns for part in every]), iteration)
+    iteration[: len(labels)][after[: len(labels)]] = -1
+    above = nest(start_ns, end_ns, thread, order=np.zeros_like(start_ns)).parent
+    around = above
+    while True:
+        skipped = (around >= 0) & ~(linked(is_label, around, False) & (linked(iteration, around) == iteration))
+        if not skipped.any():
+            return np.where(around >= 0, len(every) + around, iteration)
+        around = np.where(skipped, linked(above, around), around)
+
+
+_LABELS = (events.ANNOTATION, events.NVTX)

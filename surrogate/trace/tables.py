@@ -250,7 +250,7 @@ def step_table(source: TraceSource) -> ResultTable:
     def inside(*intervals: tuple[Ints, Ints]) -> Floats:
         """Return the time in µs of each iteration that the union of the intervals (starts, ends) covers."""
         begun, ended = (np.concatenate(column) for column in zip(*intervals, strict=True))
-        return np.diff(_covered_us(begun, ended, edges_ns)).ravel()
+        return np.diff(covered_us(begun, ended, edges_ns)).ravel()
 
     # Each set includes the one before: computing kernels, all kernels, all activities.
     compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
@@ -281,7 +281,7 @@ def idle_of_step(step: Row) -> float:
     return sum(step[name] for name in STEP_PARTS if name.startswith("idle_"))
 
 
-def _covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
+def covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
     """Return how much of the time before each of ``times_ns`` the union of the intervals covers, in µs."""
     starts, ends = merged(starts, ends)
     if not len(starts):

@@ -27,7 +27,7 @@ _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 @click.command()
 @shared.file_argument
 @shared.part_options
-@option("--by", HELP["trace kernels"]["by"], ("name", "layer", "type", "model"), default="name")
+@option("--by", HELP["trace kernels"]["by"], ("name", "layer", "type", "label", "model"), default="name")
 @shared.counters_option
 @shared.gpu_option
 @shared.table_options
@@ -75,7 +75,7 @@ def command(
 @click.argument("b", type=PATH)
 @shared.part_options
 @option("--iteration-b", "Only this iteration of B, instead of --iteration; repeatable.", INDEX, multiple=True)
-@option("--by", "[operator, type or kernel: the best match]", ("layer", "type", "operator", "kernel"))
+@option("--by", "[operator, type or kernel: the best match]", ("layer", "type", "label", "operator", "kernel"))
 @shared.top_option
 @output_options
 def diff(

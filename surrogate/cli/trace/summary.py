@@ -10,7 +10,7 @@ import click
 from surrogate.cli import trace as shared
 from surrogate.cli.options import COUNT, HELP, option, show
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table, terminal_width, wrapped
+from surrogate.report.tables import Table, wrapped
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
@@ -28,7 +28,7 @@ SWEEP_COLUMNS = ("trace", "gpu", "batch", "iteration_ms", "samples_per_s", "busy
 @click.command()
 @shared.files_argument
 @shared.part_options
-@option("--by", HELP["trace summary"]["by"], ("model", "layer", "type", "copy"), default="model")
+@option("--by", HELP["trace summary"]["by"], ("model", "layer", "type", "label", "copy"), default="model")
 @option("--batch", "Batch size of each file, if shapes do not show it; repeatable.", COUNT, multiple=True)
 @shared.gpu_option
 @shared.table_options
@@ -51,6 +51,7 @@ def command(
       seer trace summary b8.json b16.json b32.json
     """
     from surrogate.trace import tables
+    from surrogate.trace.labels import label_table
     from surrogate.trace.profiling import profile, renamed_note, steady
 
     trace_files = part.files(files)
@@ -72,8 +73,8 @@ def command(
     (profiled,) = profiles
     out.write_page(profiled)
     if by != "model":
-        table_of = {"layer": tables.layer_table, "type": tables.type_table, "copy": tables.copy_table}[by]
-        table = table_of(profiled).top(out.top)
+        by_layer = {"layer": tables.layer_table, "type": tables.type_table}
+        table = {**by_layer, "label": label_table, "copy": tables.copy_table}[by](profiled).top(out.top)
         show(table.rows, out.form, table=shared.display_table(table))
         return
     _show_summary(profiled, batch, out)
@@ -84,12 +85,14 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
     from surrogate.trace import tables
     from surrogate.trace.findings import find_all, format_findings
     from surrogate.trace.idle import idle_table
+    from surrogate.trace.labels import label_table
 
     facts = tables.summary(profiled)
     if batch:
         facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["step_ms"] * 1e3}
     form = out.form
     idle = idle_table(profiled)
+    labels = label_table(profiled).top(out.top)
     types = tables.type_table(profiled).top(out.top)
     copies = tables.copy_table(profiled).top(out.top)
     has_device = len(profiled.trace.activities) > 0
@@ -107,18 +110,19 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
         "summary": facts,
         "steps": list(tables.step_table(profiled)),
         "idle": list(idle),
+        "labels": list(labels),
         "types": list(types),
         "copies": list(copies),
         "findings": [finding.to_dict() for finding in findings],
         "not_looked_for": unchecked,
     }
     if (head := tables.headline(facts)) and not form:
-        click.echo(wrapped(f"{head}\n", terminal_width()))
+        click.echo(wrapped(f"{head}\n", shared.line_width()))
     show([facts], form, json_value=json_value, table=about)
     if not form:
         click.echo()
         show(figures.records, table=figures)
-    for table in (_shortened(idle, out.top or _CAUSES), types, copies) if not form else ():
+    for table in (_shortened(idle, out.top or _CAUSES), labels, types, copies) if not form else ():
         if len(table):
             click.echo()
             keys = list(table.rows[0])
@@ -126,7 +130,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
             columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
             show(table.rows, table=shared.display_table(table, columns))
     if not form:
-        click.echo(f"\n{wrapped(format_findings(findings, unchecked), terminal_width())}")
+        click.echo(f"\n{wrapped(format_findings(findings, unchecked), shared.line_width())}")
 
 
 def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
@@ -155,4 +159,4 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
         click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
         show(compared.collectives)
     if findings and not out.form:
-        click.echo(f"\n{wrapped(format_findings(findings, step=TEXTS['ranks_step']), terminal_width())}")
+        click.echo(f"\n{wrapped(format_findings(findings, step=TEXTS['ranks_step']), shared.line_width())}")

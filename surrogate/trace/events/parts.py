@@ -332,6 +332,8 @@ OUTSIDE = "(outside layers)"
 _WRAPPER = re.compile(r"^(?:Optimizer\.|enumerate\(DataLoader\)|nccl:|DistributedDataParallel)")
 _ENGINE = "autograd::engine::evaluate_function: "
 _COUNT = re.compile(r"_\d+$")
+_EMITTED = re.compile(r"(?:aten|autograd)::|\w+Backward\d*$")
+"""Matches the names of NVTX ranges that PyTorch's ``emit_nvtx`` makes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -506,6 +508,16 @@ def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[s
         names.append(f"{key[1]}.{counts[key]}")
         counts[key] += 1
     return tuple(names), types
+
+
+def label_rows(trace: Trace) -> Ints:
+    """Return the rows of ``trace.ranges`` that the program named itself, with ``record_function`` or NVTX: labels.
+
+    Ranges that the profiler makes are no labels: steps, and wrappers such as ``Optimizer.step``, which are layers.
+    """
+    ranges = trace.ranges
+    made = trace.name_matches(ranges, lambda name: _WRAPPER.match(name) or _EMITTED.match(name))
+    return np.flatnonzero(np.isin(ranges.kind, (events.ANNOTATION, events.NVTX)) & ~made)
 
 
 def layer_type(name: str) -> str:
