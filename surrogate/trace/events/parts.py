@@ -281,6 +281,7 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
     return replace(
         trace,
         activities=take_rows(trace.activities, devices[trace.activities.stream] == gpu),
+        others=trace.others and take_rows(trace.others, devices[trace.others.stream] == gpu),
         syncs=take_rows(trace.syncs, devices[trace.syncs.stream] == gpu),
         allocations=take_rows(trace.allocations, np.isin(trace.allocations.device, (gpu, -1))),
     )

@@ -1,6 +1,6 @@
 """Build the dependency graph of a trace (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,16 @@ import numpy as np
 import surrogate.trace.graph.device as device
 import surrogate.trace.graph.host as on_host
 import surrogate.trace.graph.tasks as tasks
+from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked
+from surrogate.trace.events.tables import Ints, Trace, grouped, linked, take_rows
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
 OUTSIDE_RANGES = "(outside ranges)"
 """The name of host work outside all ranges."""
+_COMPLETE = 0.99
+"""An iteration is complete if at least this share of its launches has an activity, relative to the best iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     Graph
     """
     layers = find_layers(trace) if layers is None else layers
+    trace, layers, row = _with_earlier(trace, layers)
     main = on_host.main_thread(trace)
     every_burst = on_host.bursts(trace, main)
     outer = on_host.outermost_calls(trace)
@@ -71,8 +75,75 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
         *assembly.end_edges(),
     ]
     graph = assembly.graph(edges)
-    graph = replace(graph, coverage=assembly.coverage(graph, by_calls, by_streams))
-    return in_order(assembly.with_marks_in_place(graph))
+    on_device = np.isin(graph.kind, tasks.DEVICE_KINDS)
+    graph = replace(graph, row=np.where(on_device, linked(row, np.where(on_device, graph.row, -1)), graph.row))
+    graph, against_time = _ordered(assembly.with_marks_in_place(graph))
+    coverage = assembly.coverage(graph, by_calls, by_streams)
+    return replace(graph, coverage={**coverage, "edges_against_time": against_time})
+
+
+def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
+    """Return the trace with the work that was launched before it, and the row of each activity in the given trace.
+
+    Work that was launched before belongs to no iteration: activities of iterations that were left out (row -1), and
+    those without a call before the first one with a call (on their stream if it has one). An activity that began before
+    its call has none.
+    """
+    activities = trace.activities
+    row = np.arange(len(activities))
+    columns = {name: getattr(layers, name) for name in ("of_activity", "phase_of_activity", "iteration_of_activity")}
+    if trace.others is not None and len(trace.others):
+        earlier = take_rows(trace.others, _runs_before(trace, layers))
+        columns_of = [
+            np.concatenate([getattr(part, field.name) for part in (earlier, activities)])
+            for field in fields(activities)
+        ]
+        order = np.lexsort((-columns_of[1], columns_of[0]))
+        activities = type(activities)(*(column[order] for column in columns_of))
+        row = np.append(np.full(len(earlier), -1), row)[order]
+        columns = {
+            name: linked(column, row, OTHER if name == "phase_of_activity" else -1) for name, column in columns.items()
+        }
+    late_ns = linked(trace.calls.start_ns, activities.call, 0) - activities.start_ns
+    call = np.where((activities.call >= 0) & (late_ns > device.TOLERANCE_NS), -1, activities.call)
+    iteration = columns["iteration_of_activity"].copy()
+    with_call = np.flatnonzero(call >= 0)
+    for _, rows in grouped(activities.stream, np.arange(len(activities))):
+        first = np.concatenate([rows[call[rows] >= 0], with_call, [0]])[0]
+        iteration[rows[rows < first]] = -1
+    columns["iteration_of_activity"] = iteration
+    return replace(trace, activities=replace(activities, call=call)), replace(layers, **columns), row
+
+
+def _runs_before(trace: Trace, layers: Layers) -> tasks.Mask:
+    """Return which activities of ``trace.others`` run in the iterations before the first activity of their stream."""
+    activities, others = trace.activities, trace.others
+    first_ns = np.full(len(trace.streams), activities.start_ns[:1].max(initial=0))
+    for stream, rows in grouped(activities.stream, np.arange(len(activities))):
+        first_ns[stream] = activities.start_ns[rows[0]]
+    begins_ns = min(each.start_ns for each in layers.iterations)
+    return (others.start_ns < first_ns[others.stream]) & (others.end_ns > begins_ns)
+
+
+def _ordered(graph: Graph) -> tuple[Graph, int]:
+    """Return the graph in an order of its dependencies, and the number of edges that were dropped for it.
+
+    An edge is dropped if it contradicts the measured times by more than the tolerance. If tasks still depend on each
+    other in a circle, every edge to a task that was measured earlier is dropped.
+    """
+    passed_us = graph.measured_us[graph.src] + np.where(graph.from_start, 0.0, graph.duration_us[graph.src])
+    kept = passed_us <= graph.measured_us[graph.dst] + device.TOLERANCE_NS / 1e3 + 1e-6
+    ordered = _with_edges(graph, kept)
+    try:
+        return in_order(ordered), int((~kept).sum())
+    except InputError:
+        rank = np.argsort(np.argsort(graph.measured_us, kind="stable"))
+        kept &= rank[graph.src] < rank[graph.dst]
+        return in_order(_with_edges(graph, kept)), int((~kept).sum())
+
+
+def _with_edges(graph: Graph, kept: tasks.Mask) -> Graph:
+    return replace(graph, **{name: getattr(graph, name)[kept] for name in tasks.EDGE_COLUMNS})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +209,7 @@ class _Assembly:
             from_start=np.repeat([part.from_start for part in edges], counts),
             iterations=layers.iterations,
             recorded_lag_us=layers.device_behind_us(activities),
+            complete=tuple(self._complete().tolist()),
         )
 
     def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> tasks.Coverage:
@@ -162,7 +234,36 @@ class _Assembly:
             "launch_latency_us": self.delays.latency_us,
             "dispatch_gap_us": self.delays.typical_gap_us,
             "device_behind_us": list(graph.recorded_lag_us),
+            "missing_wait_us": self._missing_wait_us(),
         }
+
+    def _complete(self) -> tasks.Mask:
+        """Return whether the activities of each iteration's launches are in the trace (`Graph.complete`).
+
+        Some launches have no activity in every iteration, so an iteration is compared with the best one.
+        """
+        calls, count = self.trace.calls, len(self.layers.iterations)
+        kinds = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL)
+        rows = np.flatnonzero(np.isin(calls.kind, kinds))
+        iteration = iteration_at(self.layers.iterations, calls.start_ns[rows])
+        has_work = np.isin(rows, self.trace.activities.call)
+        launches, attached = (
+            np.bincount(iteration[mask & (iteration >= 0)], minlength=count) for mask in (has_work | True, has_work)
+        )
+        share = np.divide(attached, launches, out=np.full(count, np.inf), where=launches > 0)
+        return share >= _COMPLETE * np.append(share[launches > 0], 0.0).max()
+
+    def _missing_wait_us(self) -> float:
+        """Return the host's time in waits for work that the trace lacks (`Graph.coverage`)."""
+        calls, host = self.trace.calls, self.host
+        waits = np.flatnonzero((calls.kind == events.SYNC_CALL) | device.copies_without_activity(self.trace))
+        used = {self.main, *(burst.thread for burst in self.bursts)}
+        waits = waits[np.isin(calls.thread[waits], list(used))]
+        waits = waits[iteration_at(self.layers.iterations, calls.start_ns[waits]) >= 0]
+        # The task of a waiting call is its time after the end of the awaited work.
+        rows = np.unique(host.of_call[waits])
+        rest_us = (host.end_ns[rows] - host.start_ns[rows]) / 1e3
+        return float(rest_us[rest_us > device.UNEXPLAINED_US].sum())
 
     def _gaps_us(self) -> tuple[Floats, Floats]:
         """Return the gaps of host and device tasks in µs.
@@ -175,7 +276,8 @@ class _Assembly:
         gap = np.zeros(len(host))
         for task in np.flatnonzero(np.append(True, host.thread[1:] != host.thread[:-1])[: len(host)]).tolist():
             if (int(host.thread[task]), int(host.start_ns[task])) not in handed:
-                gap[task] = (host.start_ns[task] - origin_ns) / 1e3
+                # A call that waits begins before its task, which is its time after the wait.
+                gap[task] = (self.pieces.start_ns[host.piece[task]] - origin_ns) / 1e3
         first = (self.lanes.previous < 0) & (activities.call < 0)
         return gap, np.where(first, (activities.start_ns - origin_ns) / 1e3, self.delays.gap_us)
 
@@ -228,8 +330,10 @@ class _Assembly:
         for after_end in (True, False):
             chosen = [(call, row) for call, (row, at_end) in host.copies.items() if at_end == after_end]
             call, row = np.array(chosen, np.int64).reshape(-1, 2).T
-            zeros = np.zeros(len(chosen))
-            edges.append(_Edges(tasks.SYNC, row + base, host.return_of_call[call], zeros, not after_end))
+            back = host.return_of_call[call]
+            allowed_ns = (self.trace.activities.end_ns if after_end else self.trace.activities.start_ns)[row]
+            late = np.minimum((host.start_ns[back] - allowed_ns) / 1e3, 0.0)
+            edges.append(_Edges(tasks.SYNC, row + base, back, late, not after_end))
         return edges
 
     def handover_edges(self) -> list[_Edges]:

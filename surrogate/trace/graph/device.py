@@ -27,7 +27,7 @@ _LONG_LAUNCH = 10.0
 """A launch waited for the queue if it took more than this multiple of the typical launch, and over `_QUEUE_US`."""
 _QUEUE_US = 100.0
 _IMPLICIT_US = 20.0
-"""A call that frees memory waited for the device if it took more than this, in µs."""
+"""A call that may wait for the device did so if it took more than this, in µs."""
 _EARLY_US = 20.0
 """The typical gap comes from kernels that were launched at least this long, in µs, before the previous kernel ended."""
 _DEFAULT_LATENCY_US, _DEFAULT_GAP_US = 5.0, 1.0
@@ -45,26 +45,54 @@ class Waits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launched:
-    """The activities that a call launched, by stream, with their launch times in ns, in launch order."""
+    """The activities of each stream with their launch times in ns, in launch order.
+
+    An activity without a launch call before the first one with a call was launched before the recording. Its launch
+    time is before all others. ``unlinked`` are the activities without a launch call, in order of their end.
+    ``reach_ns`` is the latest end of each row of ``rows`` and of the rows before it.
+    """
 
     rows: dict[int, Ints]
     launch_ns: dict[int, Ints]
+    unlinked: dict[int, Ints]
+    reach_ns: dict[int, Ints]
+    end_ns: Ints
 
     @staticmethod
     def of(trace: Trace) -> "Launched":
         activities = trace.activities
-        rows, times = {}, {}
-        for stream in np.unique(activities.stream).tolist():
-            members = np.flatnonzero((activities.stream == stream) & (activities.call >= 0))
-            launch = linked(trace.calls.start_ns, activities.call[members])
+        rows, times, unlinked, reach = {}, {}, {}, {}
+        for stream, members in grouped(activities.stream, np.arange(len(activities))):
+            linked_rows = members[activities.call[members] >= 0]
+            launch = linked(trace.calls.start_ns, activities.call[linked_rows])
             order = np.argsort(launch, kind="stable")
-            rows[stream], times[stream] = members[order], launch[order]
-        return Launched(rows, times)
+            rows[stream], times[stream] = linked_rows[order], launch[order]
+            reach[stream] = np.maximum.accumulate(activities.end_ns[rows[stream]])
+            others = members[activities.call[members] < 0]
+            unlinked[stream] = others[np.argsort(activities.end_ns[others], kind="stable")]
+        return Launched(rows, times, unlinked, reach, activities.end_ns)
 
     def last(self, stream: int, before_ns: int) -> int:
-        """Return the last activity that was launched on the stream before that time, -1 for none."""
+        """Return the last activity with a call that was launched on the stream before that time, -1 for none."""
         at = int(np.searchsorted(self.launch_ns[stream], before_ns, "left")) - 1
         return int(self.rows[stream][at]) if at >= 0 else -1
+
+    def ended(self, stream: int, before_ns: int, until_ns: int) -> int:
+        """Return the last activity to end by one time that was launched on the stream before another, -1 for none.
+
+        An activity without a launch call counts as launched before.
+        """
+        count = np.searchsorted(self.launch_ns[stream], before_ns, "left")
+        others = self.unlinked[stream]
+        columns = (self.rows[stream], self.reach_ns[stream][:count]), (others, self.end_ns[others])
+        places = [(rows, int(np.searchsorted(ends, until_ns, "right")) - 1) for rows, ends in columns]
+        found = [int(rows[at]) for rows, at in places if at >= 0]
+        return max(found, key=lambda row: int(self.end_ns[row]), default=-1)
+
+    def finished(self, stream: int, before_ns: int, until_ns: int) -> int:
+        """Return `ended` if all activities that were launched before had ended by then, else -1."""
+        last = self.last(stream, before_ns)
+        return -1 if last >= 0 and self.end_ns[last] > until_ns else self.ended(stream, before_ns, until_ns)
 
     def next(self, stream: int, from_ns: int) -> int:
         """Return the first activity that was launched on the stream at that time or later, -1 for none."""
@@ -81,7 +109,7 @@ def awaited_by_calls(trace: Trace, launched: Launched) -> Waits:
     for call in np.flatnonzero(_may_wait(trace)).tolist():
         kind = int(trace.calls.kind[call])
         name = trace.name_of(trace.calls, call).lower()
-        if kind == events.SYNC_CALL:
+        if kind in (events.SYNC_CALL, events.COPY_CALL):
             total += 1
             targets = _targets(trace, launched, call, name, streams)
             without_target += not targets
@@ -103,7 +131,8 @@ def _recorded_streams(trace: Trace, kind: int) -> dict[int, int]:
 def _may_wait(trace: Trace) -> Mask:
     """Return a mask of the calls that may wait for the device.
 
-    They are synchronising calls, launches so long that they waited for the queue, and long calls that free memory.
+    They are synchronising calls, launches so long that they waited for the queue, long calls that free memory, and
+    blocking copies without an activity.
     """
     calls = trace.calls
     is_launch = calls.kind == events.LAUNCH
@@ -111,31 +140,47 @@ def _may_wait(trace: Trace) -> Mask:
     long_launch = is_launch & (calls.time_us > max(_QUEUE_US, _LONG_LAUNCH * typical_us))
     frees = trace.name_matches(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
     implicit = (calls.kind == events.MEMORY_CALL) & frees & (calls.time_us > _IMPLICIT_US)
-    return (calls.kind == events.SYNC_CALL) | long_launch | implicit
+    return (calls.kind == events.SYNC_CALL) | long_launch | implicit | copies_without_activity(trace)
 
 
-def _finished(trace: Trace, launched: Launched, call: int) -> list[int]:
-    """Return per stream the last activity that was launched before the call, if it had ended when the call ended."""
+def copies_without_activity(trace: Trace) -> Mask:
+    """Return a mask of the calls of blocking copies whose copy is not in the trace."""
+    calls = trace.calls
+    blocks = (calls.kind == events.COPY_CALL) & ~trace.name_matches(calls, lambda name: "async" in name.lower())
+    return blocks & ~np.isin(np.arange(len(calls)), trace.activities.call)
+
+
+def _finished(trace: Trace, launched: Launched, call: int, any_of: bool = False) -> list[int]:
+    """Return per stream of the call's process the last activity that was launched before the call, if it had ended when
+    the call ended. With ``any_of``, it is the last one of them that had ended.
+    """
     start = int(trace.calls.start_ns[call])
     end = int(trace.calls.end_ns[call]) + TOLERANCE_NS
-    last = [launched.last(stream, start) for stream in launched.rows]
-    return [row for row in last if row >= 0 and trace.activities.end_ns[row] <= end]
+    process = trace.threads[int(trace.calls.thread[call])].process if trace.calls.thread[call] >= 0 else ""
+    streams = [stream for stream in launched.rows if trace.streams[stream].process in ("", process)]
+    find = launched.ended if any_of else launched.finished
+    return [row for stream in streams if (row := find(stream, start, end)) >= 0]
 
 
 def _targets(trace: Trace, launched: Launched, call: int, name: str, streams: dict[int, int]) -> list[int]:
     """Return the activities that a synchronising call waits for.
 
     A call for the device waits for every stream, a call for an event for the latest activity. Other calls wait for
-    their own stream.
+    their own stream, or for another one if their own was idle and they took long.
     """
-    finished = _finished(trace, launched, call)
-    if not finished or "device" in name or "ctx" in name or "context" in name:
-        return finished
-    latest = max(finished, key=lambda row: int(trace.activities.end_ns[row]))
+    started = trace.calls.start_ns[call]
+    ends = trace.activities.end_ns
+    ended = _finished(trace, launched, call, any_of=True)
+    if not ended or "device" in name or "ctx" in name or "context" in name:
+        return ended
     if "event" in name:
-        return [latest] if trace.activities.end_ns[latest] >= trace.calls.start_ns[call] else []
+        latest = max(ended, key=lambda row: int(ends[row]))
+        return [latest] if ends[latest] >= started else []
     stream = streams[call] if call in streams else _own_stream(trace, launched, call)
-    return [row for row in finished if trace.activities.stream[row] == stream] or [latest]
+    own = [row for row in ended if trace.activities.stream[row] == stream]
+    latest = max(_finished(trace, launched, call), key=lambda row: int(ends[row]), default=-1)
+    is_other = own and call not in streams and latest >= 0 and ends[own[0]] < started < ends[latest]
+    return own if own and not (is_other and trace.calls.time_us[call] > _IMPLICIT_US) else [latest] * (latest >= 0)
 
 
 def _own_stream(trace: Trace, launched: Launched, call: int) -> int:
@@ -158,35 +203,35 @@ def _queue_head(trace: Trace, launched: Launched, call: int) -> list[int]:
     members = np.flatnonzero(trace.activities.call == call)
     if not len(members):
         return []
-    start, end = trace.calls.start_ns[call], trace.calls.end_ns[call]
+    start, end = int(trace.calls.start_ns[call]), int(trace.calls.end_ns[call])
     stream = int(trace.activities.stream[members[0]])
-    rows = launched.rows[stream][launched.launch_ns[stream] < start]
-    ends = trace.activities.end_ns[rows]
-    inside = rows[(ends > start) & (ends <= end + TOLERANCE_NS)]
-    return [int(inside[-1])] if len(inside) else []
+    row = launched.ended(stream, start, end + TOLERANCE_NS)
+    return [row] if row >= 0 and trace.activities.end_ns[row] > start else []
 
 
 def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
     """Return call → (copy, whether the call returns after the copy's *end*) for copies that block the host.
 
-    Otherwise the call returns after the copy's start, while it stages the data. A copy to pageable host memory ends
-    before its call does. A copy from pageable memory is staged by the call, which therefore waits for the stream.
+    Otherwise the call returns after the copy's start, while it stages the data. A call without "Async" in its name, and
+    a copy to pageable host memory, return after the copy's end. ROCm's names of copies do not say whether memory is
+    pageable. A copy from pageable memory is staged by the call, which therefore waits for the stream.
     """
     activities, calls = trace.activities, trace.calls
-    pageable = trace.name_matches(activities, lambda name: "pageable" in name.lower())
-    is_async = trace.name_matches(calls, lambda name: "async" in name.lower())
-    blocking = {}
-    for row in np.flatnonzero((activities.kind == events.COPY) & (activities.call >= 0)).tolist():
-        call = int(activities.call[row])
-        if calls.kind[call] != events.COPY_CALL or activities.start_ns[row] >= calls.end_ns[call]:
-            continue
-        to_host = activities.copy_kind[row] == events.TO_HOST
-        ends_inside = activities.end_ns[row] <= calls.end_ns[call]
-        if ends_inside and (to_host or pageable[row] or not is_async[call]):
-            blocking[call] = (row, True)
-        elif pageable[row] and not to_host:
-            blocking[call] = (row, False)
-    return blocking
+    copies = np.flatnonzero((activities.kind == events.COPY) & (activities.call >= 0))
+    call = activities.call[copies]
+    pageable, pinned = (
+        trace.name_matches(activities, lambda name, word=word: word in name.lower())[copies]
+        for word in ("pageable", "pinned")
+    )
+    is_async = trace.name_matches(calls, lambda name: "async" in name.lower())[call]
+    overlaps = (calls.kind[call] == events.COPY_CALL) & (activities.start_ns[copies] < calls.end_ns[call])
+    to_host = activities.copy_kind[copies] == events.TO_HOST
+    at_end = ~is_async | pageable | (to_host & ~pinned)
+    at_end &= overlaps & (activities.end_ns[copies] <= calls.end_ns[call] + TOLERANCE_NS)
+    staged = overlaps & pageable & ~to_host & ~at_end
+    blocks = at_end | staged
+    values = zip(copies[blocks].tolist(), at_end[blocks].tolist(), strict=True)
+    return dict(zip(call[blocks].tolist(), values, strict=True))
 
 
 def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
@@ -223,9 +268,8 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
         # Find the awaited ones: per other stream of the device, the last one launched before, if it ended in time.
         stream = int(activities.stream[after])
         others = [s for s in launched.rows if s != stream and devices[s] == devices[stream]]
-        before = [launched.last(other, wait_ns) for other in others]
-        limit = activities.start_ns[after] + TOLERANCE_NS
-        awaited = [row for row in before if row >= 0 and activities.end_ns[row] <= limit]
+        limit_ns = int(activities.start_ns[after]) + TOLERANCE_NS
+        awaited = [row for other in others if (row := launched.finished(other, wait_ns, limit_ns)) >= 0]
         without_target += not awaited
         pairs.update(dict.fromkeys((row, after) for row in awaited))
     return Waits(list(pairs), len(waits), without_target)

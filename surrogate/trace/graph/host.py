@@ -251,7 +251,7 @@ def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int,
     for call, activity in pairs:
         task = of_call[call]
         start[task] = min(max(start[task], activities.end_ns[activity]), end[task])
-    copies = {call: row for call, row in blocking_copies(trace).items() if call == outer[call]}
+    copies = {int(outer[call]): copy for call, copy in blocking_copies(trace).items()}
     # A piece with a blocking copy occurs twice; the second one is the call's return.
     by_piece = {int(of_call[call]): copy for call, copy in copies.items()}
     piece = np.sort(np.concatenate([np.arange(len(start)), np.array(sorted(by_piece), np.int64)]))
@@ -264,7 +264,7 @@ def host_tasks(trace: Trace, pieces: Pieces, outer: Ints, pairs: list[tuple[int,
         row, after_end = by_piece[int(piece[task])]
         called = int(start[task])
         # The return begins when the copy allows it. The start takes as long as a launch.
-        start[task] = (activities.end_ns if after_end else activities.start_ns)[row]
+        start[task] = np.clip((activities.end_ns if after_end else activities.start_ns)[row], called, end[task])
         end[task - 1] = min(called + typical_ns, max(int(activities.start_ns[row]), called))
     of_call = linked(first, of_call)
     back = of_call.copy()

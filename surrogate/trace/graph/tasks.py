@@ -82,12 +82,17 @@ class Graph:
         The iterations of the trace.
     recorded_lag_us
         For every iteration, the time that its device tasks continued after its end mark.
+    complete
+        For every iteration, whether the trace holds the device's work for all its launches. Figures of the device count
+        only these iterations. Work that was launched before the trace belongs to no iteration.
     coverage
         Counts of attached and unattached events. ``activities_without_call`` keep their place on their stream but
         follow no launch. ``graph_kernels`` follow the launch of their CUDA graph together. ``attached_pct`` is the
         share of device tasks that follow a launch. ``unexplained_us`` is the time that device tasks waited for events
         that are not in the trace, over 20 µs each; ``unexplained_tasks`` is their number, and a replay keeps this time.
-        ``device_behind_us`` is `recorded_lag_us`.
+        ``device_behind_us`` is `recorded_lag_us`. ``edges_against_time`` counts the edges that the measured times
+        contradict, which are left out. ``missing_wait_us`` is the host's time in waits for work of the device that the
+        trace lacks, over 20 µs each, in the iterations.
     policies
         Resource → policy.
     """
@@ -114,6 +119,7 @@ class Graph:
     from_start: Mask
     iterations: tuple[Iteration, ...] = ()
     recorded_lag_us: tuple[float, ...] = ()
+    complete: tuple[bool, ...] = ()
     coverage: Coverage = field(default_factory=dict)
     policies: Mapping[int, Policy] = field(default_factory=dict)
 
@@ -126,6 +132,18 @@ class Graph:
     def name_of(self, task: int) -> str:
         """Return the task's name."""
         return self.names[int(self.name[task])]
+
+    @property
+    def on_streams(self) -> Mask:
+        """Return a mask of the tasks on streams that belong to the `complete` iterations."""
+        is_stream = np.array([resource.kind == STREAM for resource in self.resources] or [False])
+        counts = np.array([*(self.complete or (True,) * len(self.iterations)), False])
+        return is_stream[self.resource] & counts[self.iteration]
+
+    @property
+    def device_steps(self) -> int:
+        """Return the number of iterations that `on_streams` covers, at least 1."""
+        return max(sum(self.complete) if self.complete else len(self.iterations), 1)
 
 
 TASK_COLUMNS = (
@@ -251,15 +269,18 @@ class Timeline:
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
         ends_us = marks[:, 1] + np.maximum(behind_us - (graph.recorded_lag_us or 0.0), 0.0)
         mean_us = float(ends_us.max() - marks[0, 0]) / count
-        if not self.device_lag_us:
+        ran = np.flatnonzero(np.isfinite(behind_us) & np.array(graph.complete or True))
+        if not self.device_lag_us or not len(ran):
             return mean_us
-        device_us = np.append(marks[0, 0], marks[:, 1] + behind_us)[-max(count, 2) :]
-        return max(float(device_us[-1] - device_us[0]) / (len(device_us) - 1), np.diff(marks).sum() / count)
+        # The device's ends of the first and of the last iteration that it ran completely.
+        device_us = (marks[:, 1] + behind_us)[ran]
+        first_us, first = (device_us[0], ran[0]) if len(ran) > 1 else (marks[0, 0], -1)
+        return max(float(device_us[-1] - first_us) / int(ran[-1] - first), np.diff(marks).sum() / count)
 
     @property
     def device_lag_us(self) -> float:
         """Growth of the device's recorded lag per iteration, in µs; 0 up to `MIN_LAG_SHARE` of an iteration."""
-        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us)
+        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us, self.graph.complete)
 
     def marks_us(self) -> Floats:
         """Return start and end of every iteration by its marks on the main thread, shape (iterations, 2).
@@ -278,10 +299,13 @@ class Timeline:
         return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"
 
 
-def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float]) -> float:
+def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float], complete: Sequence[bool] = ()) -> float:
     """Return the growth of the device's lag per iteration in µs (`Timeline.device_lag_us`)."""
-    lag_us = (behind_us[-1] - behind_us[0]) / (len(behind_us) - 1) if len(behind_us) > 1 else sum(behind_us)
-    step_us = sum(part.time_us for part in iterations) / max(len(behind_us), 1)
+    ran = np.flatnonzero(complete or np.ones(len(behind_us)))
+    if not len(ran):
+        return 0.0
+    lag_us = float(behind_us[ran[-1]] - (behind_us[ran[0]] if len(ran) > 1 else 0.0)) / max(int(ran[-1] - ran[0]), 1)
+    step_us = sum(part.time_us for part in iterations) / len(behind_us)
     return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
 
 
@@ -417,7 +441,7 @@ class CriticalPath:
     waiting_us: float
 
 
-def critical_path(timeline: Timeline) -> CriticalPath:
+def critical_path(timeline: Timeline, window_us: tuple[float, float] | None = None) -> CriticalPath:
     """Return the critical path, found backwards from the task that ends last.
 
     Each step goes to the dependency that determined the start. A launch determines it with its own start, so only the
@@ -427,6 +451,8 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     ----------
     timeline : Timeline
         A simulation.
+    window_us : tuple of float, optional
+        Start and end in µs of the only part of the path that counts.
 
     Returns
     -------
@@ -444,13 +470,15 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     # Only the part of a task before the next task's start is on the path.
     tasks = np.array(path[::-1], dtype=np.int64)
     reach = np.append(start[tasks[1:]], np.inf)
-    spent = np.maximum(np.minimum(end[tasks], reach) - start[tasks], 0.0)
+    first_us, last_us = window_us or (-np.inf, np.inf)
+    total_us = last_us - first_us if window_us else timeline.total_us
+    spent = np.maximum(np.minimum(np.minimum(end[tasks], reach), last_us) - np.maximum(start[tasks], first_us), 0.0)
     by_kind = {
         name: float(spent[graph.kind[tasks] == code].sum())
         for code, name in enumerate(TASK_KINDS)
         if (graph.kind[tasks] == code).any() and name != "mark"
     }
-    return CriticalPath(tasks, by_kind, timeline.total_us - sum(by_kind.values()))
+    return CriticalPath(tasks, by_kind, total_us - sum(by_kind.values()))
 
 
 def longest_wait(timeline: Timeline) -> tuple[float, str]:
@@ -474,8 +502,13 @@ def path_us(timeline: Timeline) -> dict[str, float]:
     dict
         Kind of task, or ``waiting`` → its part of `Timeline.per_iteration_us`, in µs.
     """
-    path = critical_path(timeline)
-    share = timeline.per_iteration_us / (timeline.total_us or 1.0)
+    graph = timeline.graph
+    counted = (graph.iteration >= 0) & ~graph.removed
+    first_us, last_us = 0.0, timeline.total_us
+    if len(marks := timeline.marks_us()):
+        first_us, last_us = float(marks[0, 0]), float(timeline.end_us[counted].max())
+    path = critical_path(timeline, (first_us, last_us))
+    share = timeline.per_iteration_us / (last_us - first_us or 1.0)
     return {kind: share * time_us for kind, time_us in {**path.by_kind_us, "waiting": path.waiting_us}.items()}
 
 

@@ -23,6 +23,7 @@ from surrogate.features.families.transfer import Collective, CollectiveModel
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations
 from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, linked, with_ancestors
+from surrogate.trace.graph.device import blocking_copies
 
 WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine::thread_main)")
 """Matches ranges around many operators that older profilers write as operators themselves."""
@@ -167,28 +168,19 @@ def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
     calls, activities = trace.calls, trace.activities
     launched = {call: tuple(rows.tolist()) for call, rows in grouped(activities.call, np.arange(len(activities)))}
     rows = np.flatnonzero(np.isin(calls.kind, _ACTIONS) | np.isin(np.arange(len(calls)), list(launched)))
-    return {row: _action(trace, row, launched.get(row, ())) for row in rows.tolist()}, launched.get(-1, ())
+    blocking = blocking_copies(trace)
+    return {
+        row: _action(trace, row, launched.get(row, ()), blocking.get(row, (-1, False))) for row in rows.tolist()
+    }, launched.get(-1, ())
 
 
-def _action(trace: Trace, row: int, launched: tuple[int, ...]) -> Action:
-    """Return the action of a call.
-
-    The host waits for a copy to the host. It also waits for a copy from pageable memory if the call outlasts the copy,
-    because CUDA then stages the data.
-    """
-    calls, activities = trace.calls, trace.activities
+def _action(trace: Trace, row: int, launched: tuple[int, ...], blocking: tuple[int, bool]) -> Action:
+    """Return the action of a call. ``blocking`` is its value in `blocking_copies`."""
+    calls = trace.calls
     start = int(calls.start_ns[row])
     end = int(calls.end_ns[row])
-    host_waits = False
-    blocked = 0
-    for activity in launched:
-        if activities.kind[activity] != events.COPY:
-            continue
-        copied = int(activities.end_ns[activity])
-        pageable = "Pageable" in trace.name_of(activities, activity) and copied <= end
-        if activities.copy_kind[activity] == events.TO_HOST or pageable:
-            host_waits = True
-            blocked = max(blocked, min(copied, end) - start)
+    copy, host_waits = blocking
+    blocked = min(int(trace.activities.end_ns[copy]), end) - start if host_waits else 0
     # A call of unknown name that launched something is a launch.
     kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else events.LAUNCH
     return Action(row, trace.name_of(calls, row), kind, start, end, launched, host_waits, max(blocked, 0) / 1e3)

@@ -21,7 +21,6 @@ from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.user_code import imported_callable
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.parts import OUTSIDE
-from surrogate.trace.events.tables import Ints
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.profiling import NO_DEVICE, TraceSource, invalid_reason, profile, steady
@@ -34,6 +33,8 @@ _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY_ERROR = 0.001
 """Maximum error of an unchanged trace's replay, as a share of an iteration's time: no interval is narrower."""
+MAX_MISSING_WAIT = 0.05
+"""Maximum time of waits for work that the trace lacks, as a share of the iterations' time."""
 _DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
 """What-ifs that exclude each other. Two values of any other what-if exclude each other, too."""
 
@@ -193,7 +194,7 @@ def evaluate(
         If a what-if does not apply and ``refusals`` is None.
     """
     baseline = simulate(graph)
-    invalid = invalid_reason(setting.profile.trace)
+    invalid = invalid_reason(setting.profile.trace) or _missing_work(graph, setting.profile.trace.source)
     applied: list[WhatIf] = []
     answers: list[WhatIfAnswer] = []
     for what_if in what_ifs:
@@ -274,6 +275,19 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     )
 
 
+def _missing_work(graph: Graph, source: str) -> str:
+    """Return why a wait for work that the trace lacks makes answers wrong, or "" if it is short."""
+    missing_us = graph.coverage.get("missing_wait_us", 0.0)
+    steps_us = sum(part.time_us for part in graph.iterations)
+    if missing_us <= MAX_MISSING_WAIT * steps_us:
+        return ""
+    return (
+        f"{source}: the host waits {missing_us / 1e3:,.4g} of {steps_us / 1e3:,.4g} ms for work of the device that the"
+        " trace lacks, so a replay would keep these waits; begin the recording after torch.cuda.synchronize(), and"
+        " record the device's work"
+    )
+
+
 def _same_tasks(before: Graph, after: Graph) -> bool:
     """Return whether the tasks, their order and their dependencies are the same."""
     equal = (np.array_equal(getattr(before, name), getattr(after, name)) for name in (*TASK_COLUMNS, *EDGE_COLUMNS))
@@ -292,14 +306,12 @@ def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Time
 
 
 def device_us(timeline: Timeline) -> float:
-    """Return the sum of the times of all tasks on streams per iteration, in µs, without added network channels."""
+    """Return the sum of the times of all tasks on streams per iteration, in µs, without added network channels.
+
+    Only iterations count whose work of the device is in the trace completely (`Graph.complete`).
+    """
     graph = timeline.graph
-    return float(graph.duration_us[_on_streams(graph)].sum()) / max(len(graph.iterations), 1)
-
-
-def _on_streams(graph: Graph) -> Ints:
-    is_stream = np.array([resource.kind == STREAM for resource in graph.resources] or [False])
-    return np.flatnonzero(is_stream[graph.resource])
+    return float(graph.duration_us[graph.on_streams].sum()) / graph.device_steps
 
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
@@ -317,12 +329,12 @@ def _by_type(timeline: Timeline) -> defaultdict[str, float]:
     """Return the device time per layer type and iteration, in µs; tasks outside layers count as `OUTSIDE`."""
     graph = timeline.graph
     sums = defaultdict[str, float](float)
-    rows = _on_streams(graph)
+    rows = np.flatnonzero(graph.on_streams)
     # Index 0 is for tasks of no layer, which have the number -1.
     time = np.bincount(graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
     for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
         # A layer's name is its type and a number.
-        sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
+        sums[name.rpartition(".")[0] or name] += time_us / graph.device_steps
     return sums
 
 
