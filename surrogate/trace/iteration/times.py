@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, exp, hypot, inf, log, sqrt
 from typing import NamedTuple, Self
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from surrogate.features.families import NetworkProblem, Operator, operator
 from surrogate.features.families.transfer import Collective
-from surrogate.features.gpu import Gpu
+from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.aten_call import UnsupportedError
@@ -241,10 +242,10 @@ class _OperatorOnGpu:
         """Return the shortest time of as many kernels."""
         return kernels * SHORTEST_US.get(self.gpu.vendor, SHORTEST_US["amd"])
 
-    def at_rates_us(self, limited: bool) -> float:
-        """Return the time at the rates of long kernels; ``limited``: the board's power limit counts."""
-        gpu = self.gpu if limited else replace(self.gpu, tensor_pj_per_flop=0.0)
-        return sum(_at_rates_us(problem, gpu) for problem in self.problems)
+    @property
+    def at_rates_us(self) -> float:
+        """Return the time at the rates of long kernels."""
+        return sum(_at_rates_us(problem, self.gpu) for problem in self.problems)
 
 
 def _transferred(measured_us: float, kernels: int, own: _OperatorOnGpu, target: _OperatorOnGpu) -> PredictedTime:
@@ -283,9 +284,7 @@ def _transferred(measured_us: float, kernels: int, own: _OperatorOnGpu, target: 
         return PredictedTime(max(target.predicted_us, minimum_us), MODEL, target.half_width, kind)
     if same_gpu and own.is_predicted:
         return PredictedTime(measured_us * target.predicted_us / own.predicted_us, RATES, rates_half_width, kind)
-    # If the power limit of only one board is known, it is not used: the other board would exceed its peaks.
-    limited = all(side.gpu.tensor_pj_per_flop for side in (own, target))
-    ratio = target.at_rates_us(limited) / own.at_rates_us(limited)
+    ratio = target.at_rates_us / own.at_rates_us
     if own.is_measured and target.is_sure:
         ratio = target.predicted_us / own.predicted_us
     time_us = minimum_us + ratio * max(measured_us - own.shortest_us(kernels), 0.0)
@@ -299,8 +298,8 @@ def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:
     """Return the roofline time of a problem in µs, at the rates that long kernels reach on the GPU.
 
     AMD's tables list 16-bit algorithms as ``fma``, but they run on matrix units. The power limit applies only to 16-bit
-    types, for which the energy of a FLOP is known. In TF32, H100 SXM's kernels reach 93 % of the peak (training of
-    VGG13); its 700 W would allow 74 %.
+    types, for which the energy of a FLOP is known, also from a board with the same chip and peak. In TF32, H100 SXM's
+    kernels reach 93 % of the peak (training of VGG13); its 700 W would allow 74 %.
     """
     if problem.HAS_ALGORITHMS and problem.dtype in HALF and gpu.vendor == "amd" and gpu.fp16_tensor_tflops:
         problem = replace(problem, math="tensor_op")
@@ -308,9 +307,22 @@ def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:
     if isinstance(problem, Operator) and (problem.dtype == "fp32" or not problem.uses_tensor_cores):
         return float(problem.roofline_us(gpu))
     peak = peak_tflops(gpu, problem.dtype, problem.uses_tensor_cores)
-    power_limited = gpu if problem.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
+    power_limited = _power_limited(gpu) if problem.dtype in HALF else replace(gpu, tensor_pj_per_flop=0.0)
     peak = peak * sustained_share(power_limited) if problem.uses_tensor_cores else gpu.sustained_tflops(peak)
     return float(roofline_us(problem.flops, int(problem.dram_bytes), peak, gpu.dram_share * gpu.dram_gbs))
+
+
+@cache
+def _power_limited(gpu: Gpu) -> Gpu:
+    """Return the GPU with the energy of a FLOP, from a board with the same chip and peak if its own is unknown."""
+    key = gpu.architecture, gpu.bf16_tensor_tflops
+    boards = [
+        each for each in gpus() if each.tensor_pj_per_flop and (each.architecture, each.bf16_tensor_tflops) == key
+    ]
+    if gpu.tensor_pj_per_flop or not boards:
+        return gpu
+    watts = gpu.board_watts or boards[0].board_watts
+    return replace(gpu, tensor_pj_per_flop=boards[0].tensor_pj_per_flop, board_watts=watts)
 
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:

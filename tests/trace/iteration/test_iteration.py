@@ -20,7 +20,7 @@ from surrogate.trace.calls import batch_size
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import DeviceTimes, PredictedTime, predicted_times
-from tests.trace.events import device
+from tests.trace.events import call, device, event
 
 KERNEL = device("k", 1, 2, 1)
 
@@ -132,6 +132,19 @@ def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
     assert predicted["relu_kernel"] == pytest.approx(3.9 + 18.4)
 
 
+@pytest.mark.parametrize(
+    ("target", "tflops"), [("rtx-6000-ada", 300 / 3), ("h100-sxm", 700 / 0.96), ("h800", 700 / 0.96)]
+)
+def test_a_product_reaches_the_rate_that_the_power_allows_on_the_board_or_its_twin(read, target, tflops):
+    """RTX A6000 reaches 94 % of its 154.8 TFLOP/s. An H800 has the chip of an H100."""
+    product = {"Input Dims": [[4096, 4096]] * 2, "Input type": ["c10::Half"] * 2, "External id": 1}
+    launch = call("cudaLaunchKernel", 2, 3, 1)
+    trace = read({"traceEvents": [event("cpu_op", "aten::mm", 0, 9, **product), launch, device("k", 9, 1001.6, 1)]})
+    own, other = (Predictors(gpu(name), FixedConvs(), FixedOperators()) for name in ("rtx-a6000", target))
+    times = predicted_times(trace, other, trace_predictors=own)
+    assert times.time_us == pytest.approx([1.6 + 1000 * 0.94 * 154.8 / tflops], rel=1e-3)
+
+
 def test_errors_of_kernel_kinds_are_independent():
     parts = (
         PredictedTime(20.0, "rates", 0.4, "a"),
@@ -186,8 +199,8 @@ def test_iteration_times_refuses_invalid_arguments(refused, trace, read, make_tr
     with refused("no operators or launches"):
         iteration_times(read({"traceEvents": [KERNEL]}, "kernel.json"))
     bare = make_trace(steps=1)
-    for event in bare["traceEvents"]:
-        event.get("args", {}).pop("Input Dims", None)
+    for each in bare["traceEvents"]:
+        each.get("args", {}).pop("Input Dims", None)
     bare.pop("deviceProperties")
     with refused("batch size is not known"):
         iteration_times(read(bare, "bare.json"), batch=4)
