@@ -1,10 +1,12 @@
 """Findings: changes to the traced program, each with its evidence, its gain and a line of code.
 
 Each function in `FINDERS` looks for one cause in the trace and returns a `Draft`. The draft's change is then simulated
-like any what-if. A change that gains less than `MIN_GAIN` of a step is no finding. `findings.toml` holds the title and
-the change to the program, under the function's name.
+like any what-if. The gain is at most the time of the cause: the device's time of the tasks, and the device's idle time
+that the change removes. A change that gains less than `MIN_GAIN` of a step is no finding. `findings.toml` holds the
+title and the change to the program, under the function's name.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,22 +14,28 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
-from surrogate.trace import events, profiling
+from surrogate.report.tables import format_number
+from surrogate.trace import events, idle, profiling
+from surrogate.trace.events.parts import layer_type
+from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
-from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, Mask
+from surrogate.trace.graph.host import outermost_calls
+from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady
+from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady, step_times_us
 from surrogate.trace.result import Row, deduplicated, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY_ERROR
 from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
+from surrogate.trace.whatif.primitives import OPTIMIZER
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 MIN_GAIN = 0.01
@@ -38,6 +46,16 @@ MIN_SAVED_SHARE = 0.5
 """Assumed minimum share of a cause's time that the change saves: no times before and after are published."""
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
+_TORCH = re.compile(r"^(?:aten::|c10|torch|nn\.Module)|\bat::native|torch::autograd")
+"""Matches names of operators, modules and kernels of PyTorch."""
+_FILES = re.compile(r"^(?:p?read|p?write|f?open|fread|fwrite|fgets|getline|mmap|f?sync|l?seek|io_)")
+"""Matches calls of the operating system that read and write files."""
+_FILE_RANGE = re.compile(r"(?i)\b(?:io|i/o|files?|disk|read(?:ing)?|load(?:ing)?|sav(?:e|ing)|checkpoint)\b")
+"""Matches the names of users' ranges around files."""
+_CODE = (idle.RANGE, idle.SYSTEM, idle.COLLECTION, idle.PYTHON, idle.UNKNOWN)
+"""Causes of idle time in the program's own code."""
+_CAPTURED = (events.LAUNCH, events.MEMSET_CALL, events.RECORD_CALL, events.OTHER_CALL)
+"""Kinds of runtime calls that a graph replaces."""
 _MANY = 10
 """Minimum kernels of an optimizer's step that is not fused, and minimum launches per step for `small_kernels`."""
 TEXTS = read_toml(__file__)
@@ -94,7 +112,7 @@ class Finding:
         """Return the finding as a row of a displayed table."""
         low_pct, high_pct = (100 * end_us / (self.step_us or 1) for end_us in (self.low_us, self.high_us))
         gain = {"finding": self.title, "gain_ms": self.gain_us / 1e3, "gain_pct": self.gain_pct}
-        interval = f"{low_pct:.2g} to {high_pct:.2g} %"
+        interval = f"{format_number(low_pct, 2)} to {format_number(high_pct, 2)} %"
         return gain | {"interval": interval, "evidence": self.evidence, "change": self.change, "where": self.where}
 
 
@@ -103,7 +121,8 @@ class Draft:
     """A cause that a finder suspects, before its gain is simulated.
 
     ``tasks`` are the affected tasks, and ``description`` describes them; ``details`` are added to the evidence.
-    ``changed`` is the graph without the cause, or ``what_if`` names a what-if that removes it. A gain below
+    ``idle`` are the pieces of idle time that the change removes: the gain is at most their time, and the tasks' time on
+    the device. ``changed`` is the graph without the cause, or ``what_if`` names a what-if that removes it. A gain below
     ``min_gain`` of a step is no finding. ``change`` is the key of the change in `TEXTS`, and ``fields`` fill its
     placeholders.
     """
@@ -111,6 +130,7 @@ class Draft:
     description: str
     tasks: Mask
     changed: Graph | None = None
+    idle: Mask | None = None
     what_if: str = ""
     details: str = ""
     min_gain: float = MIN_GAIN
@@ -147,23 +167,98 @@ class FinderInput:
         """Number of iterations in the graph."""
         return max(len(self.graph.iterations), 1)
 
+    @cached_property
+    def pieces(self) -> idle.IdlePieces:
+        """The pieces of the device's idle time."""
+        return idle.idle_pieces(self.profile)
+
+    @cached_property
+    def on_files(self) -> Mask:
+        """The pieces in which the host reads or writes files, by the open call of the system or the user's range."""
+        in_files = self.trace.name_matches(self.trace.frames, _FILES.match)
+        by_range = [cause == idle.RANGE and _FILE_RANGE.search(name) for cause, name in self._labels]
+        is_code = np.isin(self.pieces.cause, _CODE)
+        return is_code & (np.array(by_range, bool) | linked(in_files, self.pieces.system_call, False))
+
+    @cached_property
+    def in_loader(self) -> Mask:
+        """The pieces in which the host is in the DataLoader; calls that block it there included."""
+        blocked = [cause == idle.BLOCKED and idle.LOADER_RANGE in name for cause, name in self._labels]
+        return (self.pieces.cause == idle.LOADER) | np.array(blocked, bool)
+
+    @property
+    def _labels(self) -> list[tuple[int, str]]:
+        return list(zip(self.pieces.cause.tolist(), self.pieces.name.tolist(), strict=True))
+
+    def idle_us(self, pieces: Mask) -> float:
+        """Return the idle time of the pieces per iteration in µs."""
+        return float(self.pieces.time_us[pieces].sum()) / self.steps
+
+    def idle_names(self, pieces: Mask, names: np.ndarray | None = None) -> str:
+        """Return the three names with the most idle time, each with its time per step."""
+        chosen = (self.pieces.name if names is None else names)[pieces]
+        labels, index = np.unique(chosen.astype(str), return_inverse=True)
+        sums_ms = np.bincount(index, self.pieces.time_us[pieces], len(labels)) / self.steps / 1e3
+        return ", ".join(f"{labels[i]} {format_number(sums_ms[i])} ms" for i in sums_ms.argsort()[::-1][:3])
+
+    def in_calls(self, rows: Ints) -> Mask:
+        """Return the pieces during the calls, and all pieces of gaps that begin while one of the calls blocks."""
+        outer = np.append(outermost_calls(self.trace), -1)
+        calls = [
+            np.isin(outer[column], outer[rows]) & (column >= 0) for column in (self.pieces.call, self.pieces.blocked)
+        ]
+        return calls[0] | calls[1]
+
+    def during(self, pieces: Mask) -> Mask:
+        """Return the host's tasks that run during the pieces."""
+        start_us, end_us = ((t - self.trace.span_ns[0]) / 1e3 for t in (self.pieces.start_ns, self.pieces.end_ns))
+        tasks = np.isin(self.graph.kind, (CALL, WORK))
+        first = np.searchsorted(end_us[pieces], self.graph.measured_us + 1e-3, "right")
+        starts_us = np.append(start_us[pieces], np.inf)
+        return tasks & (starts_us[first] < self.graph.measured_us + self.graph.duration_us - 1e-3)
+
+    @cached_property
+    def api(self) -> str:
+        """The prefix of the runtime's calls: cuda, or hip on ROCm."""
+        return "hip" if self.trace.name_matches(self.trace.calls, lambda name: name.startswith("hip")).any() else "cuda"
+
+    @cached_property
+    def uses_torch(self) -> bool:
+        """Whether names in the trace show PyTorch."""
+        return any(map(_TORCH.search, self.trace.names))
+
+    def change(self, name: str, key: str, fields: Mapping[str, object]) -> str:
+        """Return the change to the program: PyTorch's, or that of the runtime in a program without PyTorch."""
+        texts = TEXTS[name]
+        keys = [key] if self.uses_torch else [f"plain_{self.api}", "plain", key]
+        return next(texts[each] for each in keys if each in texts).format(api=self.api, API=self.api.upper(), **fields)
+
     def time_us(self, tasks: Mask) -> float:
         """Return the tasks' time per iteration in µs; calls count with their measured time, waits included."""
-        called = tasks & (self.graph.kind == CALL) & (self.graph.row >= 0)
-        calls_us = self.trace.calls.time_us[np.unique(self.graph.row[called])].sum()
-        return float(self.graph.duration_us[tasks & ~called].sum() + calls_us) / self.steps
+        graph = self.graph
+        on_device = tasks & np.isin(graph.kind, DEVICE_KINDS)
+        on_host = tasks & ~on_device & (graph.iteration >= 0)
+        called = on_host & (graph.kind == CALL) & (graph.row >= 0)
+        calls_us = self.trace.calls.time_us[np.unique(graph.row[called])].sum()
+        host_us = float(graph.duration_us[on_host & ~called].sum() + calls_us) / self.steps
+        return host_us + float(step_times_us(self.profile)[graph.row[on_device]].sum())
 
     def evidence(self, tasks: Mask, description: str) -> str:
         """Return the tasks' time on the device and on the host, their number, and the names with the most time."""
         graph = self.graph
         on_device = np.isin(graph.kind, DEVICE_KINDS)
         texts = []
-        for place, part in (("on the device", tasks & on_device), ("on the host", tasks & ~on_device)):
+        full = np.array(graph.names, object)
+        on_host = np.array([*map(layer_type, graph.names)], object)
+        places = {"on the device": (tasks & on_device, full), "on the host": (tasks & ~on_device, on_host)}
+        for place, (part, labels) in places.items():
             if part.any():
-                time_by_name = np.bincount(graph.name[part], graph.duration_us[part], len(graph.names))
-                longest = [graph.names[i] for i in time_by_name.argsort()[::-1][:3] if time_by_name[i]]
-                names = ", ".join(short for name, short in short_names(longest).items() if name != OUTSIDE_RANGES)
-                time = f"{self.time_us(part) / 1e3:,.4g} ms {place} (×{int(part.sum()) / self.steps:,.4g})"
+                times = pd.Series(graph.duration_us[part]).groupby(graph.name[part]).sum()
+                times = times.groupby(labels[times.index]).sum().nlargest(3)
+                longest = [name for name, time_us in times.items() if time_us and name != OUTSIDE_RANGES]
+                names = ", ".join(longest if place == "on the host" else short_names(longest).values())
+                count = int((part & (graph.iteration >= 0)).sum()) / self.steps
+                time = f"{format_number(self.time_us(part) / 1e3)} ms {place} (×{format_number(count)})"
                 texts.append(f"{time}{names and f': {names}'}")
         return f"{description}, per step {'; '.join(texts)}"
 
@@ -206,15 +301,21 @@ def advice(source: TraceSource) -> list[Finding]:
 def find_all(profile: Profile) -> tuple[list[Finding], str]:
     """Return the findings, and a text with the unchecked causes and the missing information ("" if there are none)."""
     trace = profile.trace
-    if why := invalid_reason(trace) if len(trace.activities) else f"{trace.source}: {NO_DEVICE}":
+    if why := invalid_reason(trace):
         return [], why
-    lacks = {} if profile.gpu else dict.fromkeys(NEED_GPU, "a GPU of the registry; name one with --gpu")
-    if not (trace.ranges.shapes >= 0).any():
-        lacks |= dict.fromkeys(NEED_SHAPES, "shapes of operators; record them with torch.profiler's record_shapes=True")
+    finders = FINDERS if len(trace.activities) else ON_CPU
+    lacks = dict.fromkeys((find for find in FINDERS if find not in finders), "work of a device")
+    if len(trace.activities):
+        lacks |= {} if profile.gpu else dict.fromkeys(NEED_GPU, "a GPU of the registry; name one with --gpu")
+        if not (trace.ranges.shapes >= 0).any():
+            shapes = "shapes of operators; record them with torch.profiler's record_shapes=True"
+            lacks |= dict.fromkeys(NEED_SHAPES, shapes)
     titles = {find: TEXTS[find.__name__]["title"].format(arithmetic="fp32 or TF32") for find in lacks}
-    texts = deduplicated((f"“{titles[find]}”", f"not checked: the trace lacks {lacks[find]}") for find in lacks)
+    texts = deduplicated((f"“{titles[find]}”", f"not looked for: the trace lacks {lacks[find]}") for find in lacks)
+    if not len(trace.activities) and not len(trace.ranges):
+        return [], f"{trace.source}: {NO_DEVICE}"
     case = FinderInput(profile)
-    drafts = {find.__name__: draft for find in FINDERS if (draft := find(case)) and draft.tasks.any()}
+    drafts = {find.__name__: draft for find in finders if (draft := find(case)) and draft.tasks.any()}
     findings = [finding for name, draft in drafts.items() if (finding := _simulated(case, name, draft))]
     return sorted(findings, key=lambda finding: -finding.gain_us), "; ".join(texts)
 
@@ -239,14 +340,14 @@ def straggler(compared: RanksSummary) -> Finding | None:
     gain_us = min(awaited_us, 1e3 * float(slow_ms.sum() - others.sum()))
     if gain_us < MIN_GAIN * step_us:
         return None
-    figures = ["{:,.4g} ms and idles {:,.4g}".format(*each) for each in (slow_ms, others)]
+    figures = ["{} ms and idles {}".format(*map(format_number, each)) for each in (slow_ms, others)]
     text = TEXTS["straggler"]
     return Finding(
         title=text["title"].format(rank=rank),
         evidence_us=gain_us,
         evidence=f"it computes {figures[0]}; the median of the others computes {figures[1]}. This explains"
-        f" {gain_us / 1e3:,.4g} of the {awaited_us / 1e3:,.4g} ms that they wait on average; different start times"
-        " explain the rest",
+        f" {format_number(gain_us / 1e3)} of the {format_number(awaited_us / 1e3)} ms that they wait on average;"
+        " different start times explain the rest",
         change=text["computing" if computes else "idling"],
         where=f"rank {rank}",
         step_us=step_us,
@@ -269,8 +370,8 @@ def format_findings(
     lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]
     for number, finding in enumerate(findings, start=1):
         row = finding.row()
-        gain = f"{finding.gain_us / 1e3:,.3g} of {finding.step_us / 1e3:,.4g} ms a step"
-        lines += [f"{number}. {finding.title}: {gain}, {finding.gain_pct:.2g} % ({row['interval']})"]
+        gain = f"{format_number(finding.gain_us / 1e3, 3)} of {format_number(finding.step_us / 1e3)} ms a step"
+        lines += [f"{number}. {finding.title}: {gain}, {format_number(finding.gain_pct, 2)} % ({row['interval']})"]
         location = f"in {finding.where}" if finding.where else ""
         lines += [f"   {text}" for text in (finding.evidence, location, f"change: {finding.change}") if text]
     bases = deduplicated((str(number), finding.basis) for number, finding in enumerate(findings, start=1))
@@ -280,9 +381,14 @@ def format_findings(
 def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
     """Return the draft with its simulated gain; None if the gain is too small or the what-if does not apply.
 
-    The interval is the what-if's own. Without one it reaches from half of the time saved on each task to the gain.
+    The gain is at most the time of the cause. The interval is the what-if's own. Without one it reaches from half of
+    the time saved on each task to the gain.
     """
     step_us = case.step_us
+    idle_us = 0.0 if draft.idle is None else case.idle_us(draft.idle)
+    cause_us = idle_us + case.time_us(draft.tasks & np.isin(case.graph.kind, DEVICE_KINDS))
+    if cause_us < draft.min_gain * step_us:
+        return None
     ends_us: list[float] = []
     basis = TEXTS["half_to_all"]
     if draft.what_if:
@@ -303,21 +409,26 @@ def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
         if only_times and saved_us < draft.min_gain * step_us:
             return None
         after = simulate(changed)
-    gain_us = step_us - after.per_iteration_us
+    gain_us = min(step_us - after.per_iteration_us, cause_us)
     if gain_us < draft.min_gain * step_us:
         return None
+    # Half of the idle time counts at the other end; the device's tasks keep half of what they save.
+    limit_us = cause_us
     if not ends_us:
+        limit_us -= MIN_SAVED_SHARE * idle_us
         left_us = np.where(changed.removed, 0.0, changed.duration_us)
         half_us = case.graph.duration_us + MIN_SAVED_SHARE * (left_us - case.graph.duration_us)
         ends_us = [simulate(replace(case.graph, duration_us=half_us)).per_iteration_us]
-    saved = [step_us - end_us for end_us in ends_us]
+    saved = [min(step_us - end_us, limit_us) for end_us in ends_us]
     text = TEXTS[name]
-    evidence = case.evidence(draft.tasks, draft.description) + draft.details
+    waiting = "device idles" if len(case.trace.activities) else "main thread spends"
+    device_idles = f"; the {waiting} {format_number(idle_us / 1e3)} ms a step for this" if idle_us else ""
+    evidence = case.evidence(draft.tasks, draft.description) + device_idles + draft.details
     return Finding(
         title=text["title"].format_map(draft.fields),
         evidence=evidence + _in_one_iteration(case.baseline, after),
         evidence_us=case.time_us(draft.tasks),
-        change=text[draft.change].format_map(draft.fields),
+        change=case.change(name, draft.change, draft.fields),
         where=case.location(draft.tasks),
         step_us=step_us,
         gain_us=gain_us,
@@ -384,18 +495,24 @@ def _on_matrix_units(graph: Graph) -> Mask:
 
 
 def small_kernels(case: FinderInput) -> Draft | None:
-    """Find kernels that the host launches one by one, more slowly than the device runs them."""
-    graph = case.graph
+    """Find kernels that the host launches one by one, more slowly than the device runs them.
+
+    Only idle time in operators, in launches and in the latency of launches counts: a graph does not shorten the rest.
+    """
+    graph, pieces = case.graph, case.pieces
     kernels = select(graph, kind="kernel")
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
+    is_call = (pieces.cause == idle.CALL) & np.isin(linked(case.trace.calls.kind, pieces.call), _CAPTURED)
+    is_latency = (pieces.cause == idle.LAUNCHED) & (pieces.name == idle.LATENCY)
     return Draft(
         "launches and the work around them",
         WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed,
         what_if="cuda-graphs",
-        change="torch" if any(name.startswith("aten::") for name in graph.names) else "cuda",
-        details=f"; for {kernels.sum() / case.steps:,.4g} kernels; the host's time includes the profiler's cost",
+        idle=(pieces.cause == idle.OPERATOR) | is_call | is_latency,
+        details=f"; for {format_number(kernels.sum() / case.steps)} kernels; the host's time includes the profiler's"
+        " cost",
     )
 
 
@@ -407,21 +524,38 @@ def unfused_optimizer(case: FinderInput) -> Draft | None:
     fused = select(case.graph, name="(?i)fused")
     if name not in FUSED_BYTES or kernels.sum() < _MANY * case.steps or (kernels & fused).any():
         return None
-    return Draft(f"the update by {name}", tasks, what_if="fused-optimizer", fields={"optimizer": name})
+    # The device also idles between the update's kernels: in the optimizer's code, and for the latency of its launches.
+    pieces = case.pieces
+    in_update = np.isin(pieces.following, case.graph.row[kernels]) & (pieces.cause == idle.LAUNCHED)
+    in_update |= np.array([bool(re.search(OPTIMIZER, text)) for text in pieces.name], bool)
+    described = f"the update by {name}"
+    return Draft(described, tasks, idle=in_update, what_if="fused-optimizer", fields={"optimizer": name})
 
 
 def data_loading(case: FinderInput) -> Draft | None:
     """Find time of the host in the DataLoader."""
-    tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader")
-    change = "more_workers" if select(case.graph, layer="MultiProcessingDataLoaderIter").any() else "change"
-    return Draft("loading", tasks, scale(case.graph, tasks, 0.0), change=change)
+    tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader") | case.during(case.in_loader)
+    change = "more_workers" if any("_MultiProcessingDataLoaderIter" in name for name in case.trace.names) else "change"
+    return Draft("loading", tasks, scale(case.graph, tasks, 0.0), idle=case.in_loader, change=change)
+
+
+def file_access(case: FinderInput) -> Draft | None:
+    """Find time of the host in files: calls of the operating system, and the user's ranges named so."""
+    pieces, trace, waits = case.pieces, case.trace, case.on_files
+    tasks = case.during(waits) & (case.graph.iteration >= 0)
+    calls = np.array([*trace.names, ""], object)[linked(trace.frames.name, pieces.system_call)]
+    places = case.idle_names(waits)
+    inside = case.idle_names(waits & (calls != ""), calls) if (waits & (calls != "")).any() else ""
+    details = f": {places}{f'; in it {inside}' if inside and inside != places else ''}"
+    return Draft("work around files", tasks, scale(case.graph, tasks, 0.0), idle=waits, details=details)
 
 
 def host_outside_layers(case: FinderInput) -> Draft | None:
     """Find code of the program between operators, for which the device waits."""
     graph = case.graph
-    tasks = select(graph, kind="host work") & (graph.layer < 0) & (graph.iteration >= 0)
-    if not tasks.any():
+    pieces = np.isin(case.pieces.cause, _CODE) & ~case.on_files
+    tasks = select(graph, kind="host work") & (graph.iteration >= 0) & ((graph.layer < 0) | case.during(pieces))
+    if not tasks.any() or not pieces.any():
         return None
     longest = int(np.where(tasks, graph.duration_us, 0.0).argmax())
     # The layers before and after the longest piece of code, on its thread.
@@ -433,9 +567,10 @@ def host_outside_layers(case: FinderInput) -> Draft | None:
         "work outside of operators",
         tasks,
         scale(graph, tasks, 0.0),
+        idle=pieces,
         min_gain=MIN_HOST_GAIN,
-        details=f"; the longest, {longest_us / 1e3:,.4g} ms, is next to"
-        f" {' and '.join(dict.fromkeys(neighbours)) or 'no operator'}",
+        details=f": {case.idle_names(pieces)}; the longest piece of work, {format_number(longest_us / 1e3)} ms, is next"
+        f" to {' and '.join(dict.fromkeys(neighbours)) or 'no operator'}",
         change="once" if longest_us > 0.5 * case.time_us(tasks) else "often",
     )
 
@@ -453,7 +588,9 @@ def device_awaited(case: FinderInput) -> Draft | None:
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     ranges = trace.calls.range[graph.row[tasks]].tolist()
     names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
-    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks))
+    # Time in which the host loads data or accesses files has its own findings.
+    pieces = case.in_calls(graph.row[tasks]) & ~case.in_loader & ~case.on_files
+    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks), idle=pieces)
 
 
 def unpinned_copies(case: FinderInput) -> Draft | None:
@@ -468,8 +605,10 @@ def unpinned_copies(case: FinderInput) -> Draft | None:
     calls = (graph.kind == CALL) & np.isin(graph.row, trace.activities.call[rows])
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, np.flatnonzero(tasks), factor)
-    details = f"; at {moved:.3g} of the link's {gpu.pcie_gbs:g} GB/s"
-    return Draft("copies", tasks | calls, _unawaited(faster, calls), details=details)
+    details = f"; at {format_number(moved, 3)} of the link's {gpu.pcie_gbs:g} GB/s"
+    pieces = case.in_calls(graph.row[calls]) & ~case.in_loader & ~case.on_files
+    pieces |= np.isin(case.pieces.following, rows) & (case.pieces.cause == idle.LAUNCHED)
+    return Draft("copies", tasks | calls, _unawaited(faster, calls), idle=pieces, details=details)
 
 
 def unaligned_rows(case: FinderInput) -> Draft | None:
@@ -502,13 +641,24 @@ def exposed_communication(case: FinderInput) -> Draft | None:
 def allocator_stalls(case: FinderInput) -> Draft | None:
     """Find the driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
     tasks = (call_kinds(case.graph, case.trace) == events.MEMORY_CALL) & (case.graph.iteration > 0)
-    return Draft("calls of the driver", tasks, scale(_unawaited(case.graph, tasks), tasks, 0.0))
+    faster = scale(_unawaited(case.graph, tasks), tasks, 0.0)
+    return Draft("calls of the driver", tasks, faster, idle=case.in_calls(case.graph.row[tasks]))
 
 
 FINDERS: Sequence[Callable[[FinderInput], Draft | None]] = (
     *(layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading),
-    *(host_outside_layers, device_awaited, unpinned_copies, unaligned_rows, exposed_communication, allocator_stalls),
+    *(
+        file_access,
+        host_outside_layers,
+        device_awaited,
+        unpinned_copies,
+        unaligned_rows,
+        exposed_communication,
+        allocator_stalls,
+    ),
 )
+ON_CPU = (data_loading,)
+"""Finders for a trace without work of a device."""
 NEED_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
 """Finders that need shapes of operators."""
 NEED_GPU = (*NEED_SHAPES, unpinned_copies, unaligned_rows)

@@ -27,7 +27,9 @@ CAUSES = (
     *("blocking call", "operator", "runtime call", "range", "system call", "data loader", "garbage collection"),
     *("Python", "unknown", "launched"),
 )
-_LOADER = "enumerate(DataLoader)"
+LATENCY = "launch latency"
+"""The name of `LAUNCHED` time that is not longer than a launch usually takes."""
+LOADER_RANGE = "enumerate(DataLoader)"
 """The beginning of the names of PyTorch's ranges around the DataLoader."""
 
 
@@ -175,7 +177,7 @@ def idle_pieces(profile: Profile) -> IdlePieces:
     # After the launch call began, the device is the cause.
     is_launched = low >= launch_ns[gap]
     late_us = (gap_end - launch_ns)[gap] / 1e3
-    waits = np.where(late_us > UNEXPLAINED_US, "wait for other work", "launch latency")
+    waits = np.where(late_us > UNEXPLAINED_US, "wait for other work", LATENCY)
     is_copy = np.isin(linked(activities.kind, following), events.MOVES)[gap]
     # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
     rows = np.flatnonzero(blocks)
@@ -223,8 +225,8 @@ class _Evidence:
         label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
         rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
         loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)
-        in_loader = trace.name_matches(ranges, lambda name: name.startswith(_LOADER))
-        by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), _LOADER)
+        in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
+        by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
         system = rows[events.SYSTEM_CALL]
         inside = np.where(operator == "", "", " in ") + operator
         # Each cause, whether there is evidence of it, and its name; `np.select` takes the first.
@@ -241,7 +243,7 @@ class _Evidence:
         }
         masks, names = zip(*found.values(), strict=True)
         cause = np.select(masks, list(map(abs, found)), UNKNOWN)
-        name = np.select(masks, names, "no event of the host")
+        name = np.select(masks, names, "no recorded event")
         return _Evidence(cause, name, np.where(blocking >= 0, blocking, call), system)
 
     def filled(self, rows: Mask, other: "_Evidence") -> "_Evidence":

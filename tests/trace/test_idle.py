@@ -76,7 +76,7 @@ def test_the_main_thread_is_asked_where_the_launching_thread_does_nothing(read):
     added = [event("cpu_op", "aten::mm", 500, 100, 2), event("user_annotation", "load 7", 300, 400)]
     rows = idle_table(_profile(read, [STEP, *moved, *added])).rows
     times = {row["name"]: row["time_us"] for row in rows}
-    assert times == {"load #": 300, "mm": 100, "no event of the host": 390, "launch latency": 20}
+    assert times == {"load #": 300, "mm": 100, "no recorded event": 390, "launch latency": 20}
 
 
 def test_real_causes_of_idle_time(real):
