@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypedDict, c
 from msgspec import Meta
 
 from surrogate.dataset.files import checked_file, write_folder
-from surrogate.features.description import description_of
-from surrogate.features.errors import InputError, check_choice, read_bounded
+from surrogate.features import Gpu, InputError, check_choice, description_of, read_bounded
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
-from surrogate.features.gpu import Gpu
 from surrogate.models import json_types
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.support import Support

@@ -26,7 +26,7 @@ from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import families_of, family_rows, fastest_solver
 from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import Dataset
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.features.families import Family
 from surrogate.models import DEFAULT_MODEL
 from surrogate.models.boosted import BoostedTerms

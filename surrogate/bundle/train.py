@@ -22,7 +22,7 @@ from surrogate.dataset.threads import limit_threads
 from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage
 from surrogate.evaluation.hyperparameters import search
 from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.models import DEFAULT_MODEL, Support, TimeModel, model_class, model_frame
 from surrogate.models.base import ProgressCallback, duplicate

@@ -10,7 +10,7 @@ import click
 
 from surrogate.cli.groups import TABLE, CommandGroup
 from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
-from surrogate.features.errors import InputError, naming_options
+from surrogate.features import InputError, naming_options
 
 COMMANDS = TABLE["seer"]
 """Command → its module, and its one-line help."""

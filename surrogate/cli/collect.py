@@ -16,7 +16,7 @@ import click
 
 from surrogate.cli.options import BYTES, COUNT, GPU, HELP, POSITIVE, Form, SettingChoice, option, output_options, show
 from surrogate.cli.problem import CHOICES
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, read_toml
 
 if TYPE_CHECKING:
     from surrogate.collect.device import Device

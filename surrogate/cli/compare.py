@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import COUNT, FOLDER, HELP, PATH, Form, RowOptions, fit_options, option, output_options, show
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.models.registry import COMPARED
 
 FITS = ".fits"

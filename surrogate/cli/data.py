@@ -10,7 +10,7 @@ import click
 from surrogate.cli import options as shared
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import PATH, Form, option, output_option, output_options, show
-from surrogate.features.errors import InputError, row_number
+from surrogate.features import InputError, row_number
 from surrogate.report.tables import format_value, to_csv, wrapped
 
 if TYPE_CHECKING:

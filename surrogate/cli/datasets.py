@@ -14,8 +14,7 @@ import pandas as pd
 from surrogate.dataset.checks import unit_warnings
 from surrogate.dataset.described import Kernel
 from surrogate.dataset.store import Dataset, merge_datasets, read_dataset
-from surrogate.features.errors import InputError, nearest
-from surrogate.features.gpu import canonical
+from surrogate.features import InputError, canonical, nearest
 
 LINE_SECONDS = 10.0
 """Seconds between progress lines if standard error is no terminal."""

@@ -8,7 +8,7 @@ import click
 
 from surrogate.cli.options import COUNT, GPU, HELP, PATH, combined, limit_options, option, output_option, print_written
 from surrogate.cli.problem import Options, setting_options, settings_of
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 
 if TYPE_CHECKING:
     from surrogate.bundle.bundle import Bundle

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli.options import GPU, Form, output_options, show
-from surrogate.features.errors import read_toml
+from surrogate.features import read_toml
 from surrogate.report.tables import Table, percent
 
 if TYPE_CHECKING:

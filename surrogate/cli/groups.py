@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import Function
-from surrogate.features.errors import nearest, read_toml
+from surrogate.features import nearest, read_toml
 
 TABLE: dict[str, dict[str, list[str]]] = read_toml(__file__, "commands.toml")
 """Group → command → its module or module:function, and its one-line help."""

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import COUNT, HELP, PATH, WordChoice, option, output_option, print_written
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from surrogate.cli.options import PATH, Form, output_options, rows_options, show
-from surrogate.features.errors import read_toml
+from surrogate.features import read_toml
 from surrogate.report.tables import FactTable, Format, Table, format_count, format_value, ratio, terminal_width
 
 FORMATS: dict[str, Format] = {

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
-from surrogate.features.errors import STDIN, InputError, nearest, read_toml
+from surrogate.features import STDIN, InputError, nearest, read_toml
 from surrogate.report.tables import Table, terminal_width, to_csv, to_json
 
 if TYPE_CHECKING:

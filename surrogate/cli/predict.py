@@ -9,7 +9,7 @@ import click
 
 from surrogate.cli.options import PATH, Form, option, output_option, output_options, print_written, show
 from surrogate.cli.problem import FLAGS, Options, open_predictor, problem_options, read_problem, settings_of, with_notes
-from surrogate.features.errors import InputError, RowError
+from surrogate.features import InputError, RowError
 
 ADDED = ("predicted_us", "lower_us", "upper_us", "in_domain", "supported")
 """Columns that are added to a table."""

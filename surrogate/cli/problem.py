@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli.options import GPU, SettingChoice, board_notes, combined, option
-from surrogate.features.errors import InputError, nearest, read_toml
+from surrogate.features import InputError, nearest, read_toml
 
 if TYPE_CHECKING:
     from surrogate.features.families import AnyProblem

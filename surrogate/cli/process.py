@@ -15,7 +15,7 @@ from typing import TextIO
 
 import click
 
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, read_toml
 
 _TABLE = read_toml(__file__)
 ASCII: dict[str, str] = _TABLE["ascii"]

@@ -7,7 +7,7 @@ import click
 
 from surrogate.cli.options import COUNT, limit_options, option, output_options, show
 from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem, with_notes
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 
 if TYPE_CHECKING:
     from surrogate.cli.options import Form

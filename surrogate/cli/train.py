@@ -10,7 +10,7 @@ import click
 from surrogate.cli import options as shared
 from surrogate.cli.info import held_out_record
 from surrogate.cli.options import HELP, PATH, RowOptions, option, output_option
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.models.registry import DEFAULT_MODEL, TRAINED
 
 if TYPE_CHECKING:

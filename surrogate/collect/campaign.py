@@ -31,8 +31,7 @@ from surrogate.collect.plan_source import mixture, network_problems
 from surrogate.collect.run import ENGINE_PROBLEM_S, RunOutcome, collect_operators, header_for, run
 from surrogate.dataset.files import Progress, write_text
 from surrogate.dataset.store import Dataset, write_dataset
-from surrogate.features.conv import parse
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, parse, read_toml
 
 MIN_CUPTI_SHARE = 0.99
 """Minimum share of times that must come from CUPTI. CUDA events include launch gaps, so a table must not mix them."""

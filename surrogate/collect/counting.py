@@ -31,9 +31,7 @@ from surrogate.collect.device import demangled, one_line
 from surrogate.collect.log import LogRecord, RunLog, conv_of, read_log
 from surrogate.collect.plan import problem_key
 from surrogate.dataset.files import write_text
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, read_toml
-from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.features import SIZE_COLUMNS, Conv, InputError, read_toml
 from surrogate.formats import ncu
 from surrogate.formats.imported import Imported
 

@@ -24,10 +24,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from surrogate.collect.device import Device, DeviceInfo, Measurement, RepeatPolicy
 from surrogate.collect.plan import CPU_CAPS, tensor_shapes
 from surrogate.dataset.threads import usable_cores
-from surrogate.features.algorithms import unsupported_reason
-from surrogate.features.conv import Conv
-from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import check_choice, read_toml
+from surrogate.features import Conv, ceil_div, check_choice, read_toml, unsupported_reason
 
 LIBRARY = "reference"
 TILE = 32

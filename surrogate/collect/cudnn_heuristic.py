@@ -9,11 +9,7 @@ from typing import Any
 from surrogate.collect.cudnn.graph import MODES, ListedConfigurations, load_frontend, refusals
 from surrogate.collect.cudnn.library import HEURISTIC_REMEDY, Library
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, one_line
-from surrogate.features.algorithms import CUDNN_GRAPH
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, read_toml
-from surrogate.features.gpu import Gpu
-from surrogate.features.kernels import LIMITS, WARP_THREADS
+from surrogate.features import CUDNN_GRAPH, LIMITS, WARP_THREADS, Conv, Gpu, InputError, read_toml
 
 FIRST_VERSION = 90800
 """The first cuDNN version that accepts a described device."""

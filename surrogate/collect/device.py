@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from surrogate.dataset.columns import STATUSES
-from surrogate.features.conv import Conv
+from surrogate.features import Conv
 
 UNSTABLE_MAD = 0.05
 """A row is unstable if its MAD exceeds this share of its median (pyperf warns at a similar share of the mean)."""

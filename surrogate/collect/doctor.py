@@ -20,9 +20,7 @@ from surrogate.collect.cudnn.activity import LEFT_OUT, Activity
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
-from surrogate.features.algorithms import CUDNN_GRAPH
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import CUDNN_GRAPH, Conv, InputError, read_toml
 from surrogate.features.gpu import gpu
 
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")

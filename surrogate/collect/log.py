@@ -27,8 +27,7 @@ from typing import Any, Self
 from surrogate.collect.device import Device, DeviceInfo, HeuristicEntry, JsonRecord, Measurement, RepeatPolicy
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.dataset.files import require_readable
-from surrogate.features.conv import Conv, parse
-from surrogate.features.errors import InputError, nearest
+from surrogate.features import Conv, InputError, nearest, parse
 from surrogate.formats.foreign_file import read_bytes
 
 SCHEMA_VERSION = 1

@@ -23,8 +23,7 @@ from surrogate.collect.log import Header, LogRecord, conv_of, key_without_visit
 from surrogate.collect.operators import parse_operator
 from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
-from surrogate.features.algorithms import CUDNN_GRAPH
-from surrogate.features.errors import InputError
+from surrogate.features import CUDNN_GRAPH, InputError
 from surrogate.features.families import FAMILY_OF_KIND
 
 DEVICE_COLUMNS = ("gpu", "library", "library_version")

@@ -27,8 +27,7 @@ from surrogate.collect.cudnn.activity import AFTER_LOSSES, TIMER
 from surrogate.collect.device import Device, DeviceInfo, DeviceLostError, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.operators import operator_key, parse_operator
 from surrogate.collect.plan import CPU_CAPS, GPU_CAPS, Caps
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features import Conv, InputError
 from surrogate.features.families import Operator
 
 TIMEOUT_S = 15.0

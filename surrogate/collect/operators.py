@@ -24,7 +24,7 @@ from surrogate.collect.cudnn.gpu import synchronize_after_failure
 from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import DTYPES, LAYOUTS, CudnnError, Handle, Library, prototypes
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy, one_line
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, read_toml
 from surrogate.features.families import Operator, operator
 from surrogate.features.families.pool import MaxPool
 

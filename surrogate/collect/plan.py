@@ -11,8 +11,7 @@ from dataclasses import astuple, dataclass, field, replace
 from itertools import product
 from math import prod
 
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features import Conv, InputError
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -26,8 +26,7 @@ import numpy as np
 
 from surrogate.collect import plan
 from surrogate.collect.plan import Caps, PlannedProblem, PlanSettings, in_hash_order, split_by_caps, unique
-from surrogate.features.conv import Conv, parse
-from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features import Conv, InputError, check_choice, parse, read_toml
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from surrogate.collect.open_device import WorkerOperators, open_ranking
 from surrogate.collect.operators import operator_key
 from surrogate.collect.plan import CollectionPlan, PlannedProblem
 from surrogate.dataset.files import Progress
-from surrogate.features.algorithms import BENCHMARK_LIMIT
-from surrogate.features.errors import InputError
+from surrogate.features import BENCHMARK_LIMIT, InputError
 from surrogate.features.families import Operator
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from surrogate.evaluation.hyperparameters import TUNE_TRIALS
 from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import EvaluatedPicks
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES_MODEL, EvaluationSet, Record, json_value
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features import InputError, check_choice
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models import MODELS, TimeModel, model_class, model_frame
 from surrogate.uncertainty.fit import held_out_half_widths

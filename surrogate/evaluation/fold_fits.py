@@ -20,7 +20,7 @@ from surrogate.dataset.threads import in_parallel
 from surrogate.evaluation.hyperparameters import tuned
 from surrogate.evaluation.importance import column_importance
 from surrogate.evaluation.scorecard import TREES_MODEL, json_value
-from surrogate.features.errors import InputError, one_line_errors
+from surrogate.features import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
 from surrogate.models.base import term_columns
 from surrogate.models.stacked import StackedTerms

@@ -20,7 +20,7 @@ from surrogate.dataset.rows import fingerprint, rows_of
 from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation import hyperparameters as search
 from surrogate.evaluation.hyperparameters import InnerFolds, TrialObjective, optimise, search_method
-from surrogate.features.errors import InputError, nearest, read_bounded
+from surrogate.features import InputError, nearest, read_bounded
 from surrogate.models import DEFAULT_MODEL, model_class, model_frame
 
 if TYPE_CHECKING:

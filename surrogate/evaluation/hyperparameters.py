@@ -21,7 +21,7 @@ from surrogate.dataset.problems import evaluation_rows, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.evaluation.scorecard import EvaluationSet, pick_by_times
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features import InputError, check_choice
 from surrogate.models import TimeModel
 
 if TYPE_CHECKING:

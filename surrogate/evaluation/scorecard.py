@@ -9,7 +9,7 @@ import numpy as np
 
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation import judge
-from surrogate.features.algorithms import BENCHMARK_LIMIT
+from surrogate.features import BENCHMARK_LIMIT
 
 Record = dict[str, object]
 """A row of `results.json`: name → figure, text or list."""

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, get_args
 
-from surrogate.features.errors import InputError, nearest, read_toml, require_regular
+from surrogate.features import InputError, nearest, read_toml, registry, require_regular
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.gpu import registry
 
 if TYPE_CHECKING:
     from surrogate.formats.imported import Imported

@@ -44,9 +44,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.files import Progress
-from surrogate.features.algorithms import version_key
-from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
-from surrogate.features.errors import InputError, nearest, read_toml
+from surrogate.features import MAX_EXACT, MAX_INT32, InputError, checked_int, nearest, read_toml, version_key
 from surrogate.features.families import Family, operator_class
 from surrogate.features.families import family as family_by_name
 from surrogate.features.families.moe import NONGATED

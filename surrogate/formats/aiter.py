@@ -19,12 +19,9 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
-from surrogate.features.elementwise import MAX_INT32
-from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features import ELEMENTS, MAX_INT32, InputError, canonical, check_choice, read_toml, registry, setting
 from surrogate.features.families.moe import NONGATED
-from surrogate.features.gpu import canonical, registry
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.problem import ELEMENTS, setting
 from surrogate.formats import Format, Option, imported
 from surrogate.formats.foreign_file import Paths, ReadLimits
 

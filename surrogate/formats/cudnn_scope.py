@@ -18,9 +18,8 @@ from typing import Unpack
 
 import pandas as pd
 
+from surrogate.features import Conv, InputError, read_toml
 from surrogate.features.algorithms import algorithms
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural

@@ -19,9 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
-from surrogate.features.description import RESERVED
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import RESERVED, InputError, checked_int, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, left_out_notes

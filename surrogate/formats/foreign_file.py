@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 from surrogate.dataset.files import Progress
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features import InputError, require_regular
 
 Paths = Sequence[str | Path]
 

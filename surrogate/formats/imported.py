@@ -10,12 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from surrogate.features import DEFAULT_ALGORITHM, SIZE_COLUMNS, Conv, InputError, check_choice, nearest
 from surrogate.features.algorithms import algorithms
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, check_choice, nearest
 from surrogate.features.families import CONV, FAMILIES, FAMILY_OF_KIND
-from surrogate.features.family import DEFAULT_ALGORITHM
-from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.foreign_file import ReadLimits, read_lines
 from surrogate.formats.printed import NumberStyle, delimiter_of
 

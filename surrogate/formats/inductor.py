@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import Imported, plural

@@ -20,8 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Unpack
 
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, checked_int, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
 from surrogate.formats.imported import Imported, plural

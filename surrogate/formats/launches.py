@@ -8,7 +8,7 @@ import pandas as pd
 
 from surrogate.dataset.columns import KERNEL_NUMBERS, names
 from surrogate.dataset.problem_list import numbered_problems
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.formats import imported
 from surrogate.formats.foreign_file import read_lines
 

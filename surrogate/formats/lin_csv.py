@@ -11,8 +11,7 @@ from typing import Unpack
 import numpy as np
 import pandas as pd
 
-from surrogate.features.elementwise import MAX_INT32, checked_int
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features import MAX_INT32, InputError, check_choice, checked_int
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Paths, ReadLimits
 from surrogate.formats.imported import Imported, check_columns, csv_table, family_rows

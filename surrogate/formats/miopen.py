@@ -18,11 +18,9 @@ from typing import Any, NamedTuple, Unpack
 import pandas as pd
 
 from surrogate.dataset.checks import find_violations, normalise
+from surrogate.features import SIZE_COLUMNS, InputError, read_toml, registry
 from surrogate.features.algorithms import algorithms
-from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.gpu import registry
-from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines
 from surrogate.formats.imported import KEY_COLUMNS, Imported, plural

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from surrogate.dataset.files import Progress
-from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, ceil_div, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, read_lines
 from surrogate.formats.imported import Imported, plural

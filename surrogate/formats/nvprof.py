@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 from surrogate.dataset.files import Progress
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, checked_int, read_toml
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Paths, ReadLimits, chunks, read_lines
 from surrogate.formats.imported import Imported, plural

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 
 DELIMITERS = "|;\t,"
 """Delimiters of a table, in the order in which they are looked for: a comma may also be a decimal mark."""

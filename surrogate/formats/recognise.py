@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, read_toml
 from surrogate.formats.foreign_file import chunks
 
 _FIRST_BYTES = 1 << 16

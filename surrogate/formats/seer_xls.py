@@ -22,11 +22,8 @@ import pandas as pd
 
 from surrogate.dataset.columns import KERNEL_NUMBERS
 from surrogate.dataset.problem_list import square_conv
-from surrogate.features.conv import Conv
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features import Conv, InputError, check_choice, checked_int, output_size
 from surrogate.features.families import OPERATORS
-from surrogate.features.terms import output_size
 from surrogate.formats import Format, imported
 from surrogate.formats.foreign_file import DEFAULT_MAX_BYTES, Allowance, Paths, ReadLimits, read_bytes, unpacked
 

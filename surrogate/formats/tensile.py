@@ -25,12 +25,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import pandas as pd
 
-from surrogate.features.analytical import TENSILE_TYPES
-from surrogate.features.elementwise import MAX_INT32
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import MAX_INT32, TENSILE_TYPES, InputError, peak_tflops, read_toml
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.roofline import peak_tflops
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, read_bytes, read_lines
 from surrogate.formats.imported import Imported, family_rows, fastest, plural, rows_within

@@ -17,7 +17,7 @@ from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, parsed_json, read_bytes
 from surrogate.formats.imported import Imported

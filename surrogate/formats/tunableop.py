@@ -23,10 +23,8 @@ from typing import Any, Unpack
 
 import pandas as pd
 
-from surrogate.features.elementwise import MAX_INT32
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import MAX_INT32, InputError, canonical, gpus, read_toml, registry
 from surrogate.features.families import FAMILIES
-from surrogate.features.gpu import canonical, gpus, registry
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.formats import Format
 from surrogate.formats.foreign_file import Paths, ReadLimits, read_lines

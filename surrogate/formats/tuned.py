@@ -12,9 +12,7 @@ from typing import Any, TypeGuard
 
 import pandas as pd
 
-from surrogate.features.description import Description, Value
-from surrogate.features.elementwise import MAX_EXACT, ElementwiseFormula
-from surrogate.features.errors import InputError
+from surrogate.features import MAX_EXACT, Description, ElementwiseFormula, InputError, Value
 from surrogate.features.families import FAMILIES
 from surrogate.formats.imported import Imported
 

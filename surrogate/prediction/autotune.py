@@ -16,10 +16,8 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from surrogate.features.algorithms import CUDNN_GRAPH
-from surrogate.features.errors import InputError
+from surrogate.features import CUDNN_GRAPH, InputError, canonical
 from surrogate.features.families import AnyProblem, parse_problem
-from surrogate.features.gpu import canonical
 from surrogate.prediction.predictor import Predictor, split_by_limits
 from surrogate.prediction.results import MEASURED, Estimate, Excluded, Limits, Selection, setting_line
 from surrogate.prediction.sources.source import LibraryCandidate

@@ -15,9 +15,8 @@ from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.dataset.store import Data, Dataset, as_dataset, merge_datasets
 from surrogate.evaluation.judge import time_errors
-from surrogate.features.errors import InputError
+from surrogate.features import InputError, canonical
 from surrogate.features.families import DescribedFamily
-from surrogate.features.gpu import canonical
 from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction, method
 from surrogate.models.call_cost import CallKey, call_cost_us

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.features.algorithms import CUDNN_GRAPH, version_key
-from surrogate.features.errors import InputError
+from surrogate.features import CUDNN_GRAPH, InputError, version_key
 from surrogate.features.families import AnyProblem
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.results import NOTES, Estimate, Excluded

@@ -12,12 +12,8 @@ from typing import Any
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.problem_list import ListedProblem
-from surrogate.features.algorithms import algorithm
-from surrogate.features.conv import SETTINGS, Conv
-from surrogate.features.description import Value
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import SETTINGS, SIZE_COLUMNS, Conv, InputError, Value, algorithm, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
-from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor

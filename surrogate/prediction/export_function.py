@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from surrogate.features.description import Configuration, Value
-from surrogate.features.errors import InputError
+from surrogate.features import Configuration, InputError, Value, canonical
 from surrogate.features.families import DescribedFamily
-from surrogate.features.gpu import canonical
 from surrogate.prediction import decision_tree
 from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
 from surrogate.prediction.export import EMPTY, Picks, sizes_and_settings

@@ -10,12 +10,9 @@ from dataclasses import replace
 from math import exp, inf
 from typing import NamedTuple
 
-from surrogate.features.algorithms import has_fewer_flops
+from surrogate.features import HALF, Gpu, compute_us, has_fewer_flops, peak_tflops, roofline_us
 from surrogate.features.families import AnyProblem, DescribedProblem, Family, NetworkProblem, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
-from surrogate.features.gpu import Gpu
-from surrogate.features.problem import HALF
-from surrogate.features.roofline import compute_us, peak_tflops, roofline_us
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
 from surrogate.prediction.engines import rankings_of
 from surrogate.prediction.ranking import Ranker, Ranking

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.features.description import RESERVED
-from surrogate.features.errors import InputError
+from surrogate.features import RESERVED, Gpu, InputError, setting
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
-from surrogate.features.gpu import Gpu
-from surrogate.features.problem import setting
 from surrogate.prediction.engines import rankings_of
 from surrogate.prediction.kernel_times import MAX_ANSWERS, KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking

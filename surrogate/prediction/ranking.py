@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features.elementwise import where
-from surrogate.features.errors import InputError, nearest
+from surrogate.features import InputError, nearest, where
 from surrogate.features.families import AnyProblem
 from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times

@@ -12,14 +12,11 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
+from surrogate.features import DEFAULT_ALGORITHM, HALF, InputError, check_choice, nearest
 from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, version_number
-from surrogate.features.errors import InputError, check_choice
-from surrogate.features.errors import nearest as nearest_names
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
-from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
-from surrogate.features.problem import HALF
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
@@ -99,7 +96,7 @@ class SettingFacts(NamedTuple):
 
 def unlisted_note(gpu: str, measured: Iterable[str]) -> str:
     """Return the caveat for a GPU that is neither registered nor among the ``measured`` GPUs."""
-    hint = nearest_names(gpu, [*measured, *registry().labels], cutoff=MIN_SIMILARITY)
+    hint = nearest(gpu, [*measured, *registry().labels], cutoff=MIN_SIMILARITY)
     return f"the GPU {gpu} is not registered: its times come from other GPUs{hint}"
 
 

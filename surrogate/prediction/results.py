@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from surrogate.features.description import Configuration
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import Configuration, InputError, read_toml
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
 from surrogate.prediction.sources.source import LibraryCandidate
 from surrogate.report.tables import Table, TableResult, binary_size, interval_us

@@ -11,12 +11,10 @@ from typing import Any
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
-from surrogate.features.algorithms import CUDNN_GRAPH, FASTEST, VENDOR_LIBRARIES
-from surrogate.features.errors import InputError
+from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
-from surrogate.features.problem import HALF
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.prediction.kernel_times import within_peaks

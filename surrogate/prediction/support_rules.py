@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting

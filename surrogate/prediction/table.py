@@ -11,11 +11,9 @@ import pandas as pd
 from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems, stated_setting
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError, RowError, check_choice
+from surrogate.features import InputError, RowError, canonical, check_choice, checked_int
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
-from surrogate.features.gpu import canonical
 from surrogate.prediction.engines import has_engines, is_listed
 from surrogate.prediction.ranking import Ranker
 from surrogate.prediction.resolve import Question, Resolver

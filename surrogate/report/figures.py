@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.evaluation.scorecard import ORACLE
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.report import style
 from surrogate.report.charts import Axis, curves, dots
 from surrogate.report.results import Results, choice_rows, drawn_models, interval, label, number, reported_model, values

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.evaluation.scorecard import FIRST_TEN, ORACLE, is_heuristic
-from surrogate.features.errors import InputError, read_toml, require_regular
+from surrogate.features import InputError, read_toml, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.report.tables import to_csv
 

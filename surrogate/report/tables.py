@@ -22,7 +22,7 @@ from itertools import repeat
 from numbers import Integral, Number, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.errors import as_parameters
+from surrogate.features import as_parameters
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -13,8 +13,7 @@ Kernel Tuner's rules for strategies apply. Kernel Tuner is imported when `tune` 
 from math import isfinite
 from typing import Any
 
-from surrogate.features.description import Description
-from surrogate.features.errors import InputError, nearest
+from surrogate.features import Description, InputError, nearest
 from surrogate.tuning.tuner import Tuner
 
 

@@ -15,8 +15,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from surrogate.features.description import Configuration
-from surrogate.features.errors import InputError
+from surrogate.features import Configuration, InputError
 from surrogate.tuning.tuner import KernelSource, Tuner
 
 _LOG = optuna.logging.get_logger("optuna")

@@ -16,7 +16,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr
 
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 
 RANDOM_FIRST = 10
 """First configurations, spread over the space, if there is no prior."""

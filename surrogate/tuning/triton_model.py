@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, described_family, open_kernel_source
 

@@ -17,8 +17,7 @@ import numpy as np
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.described import merge_descriptions
-from surrogate.features.description import Configuration, Description, Value, read_description
-from surrogate.features.errors import InputError, nearest
+from surrogate.features import Configuration, Description, InputError, Value, nearest, read_description
 from surrogate.features.families import DescribedFamily, DescribedProblem
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 from surrogate.models.configurations import Configurations

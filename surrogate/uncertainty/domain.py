@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from surrogate.features.algorithms import CUDNN_GRAPH
-from surrogate.features.errors import InputError
+from surrogate.features import CUDNN_GRAPH, InputError
 from surrogate.features.families import Family
 from surrogate.models.json_types import Number, from_json_types, key_text
 

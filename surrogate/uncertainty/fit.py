@@ -17,7 +17,7 @@ import pandas as pd
 from surrogate.dataset.problems import device_names, row_groups, rows_by_code
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import PER_DOUBLING, training_shapes_of
 from surrogate.uncertainty.held_out_fits import FitTimes, Split

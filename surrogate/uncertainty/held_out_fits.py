@@ -11,7 +11,7 @@ from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.dataset.threads import in_parallel, workers_for
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 from surrogate.models.base import ProgressCallback, TimeModel, fit_with_progress, holdout_times
 from surrogate.uncertainty.domain import distances_to, training_shapes_of
 

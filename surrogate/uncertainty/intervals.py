@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from msgspec import Meta, Struct, field
 
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features import InputError, read_toml
 from surrogate.models.json_types import Number, from_json_types, key_text
 
 COVERAGE = 0.90

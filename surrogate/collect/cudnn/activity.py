@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from surrogate.collect.device import MeasuredKernel, one_line
-from surrogate.features.errors import check_choice
+from surrogate.features import check_choice
 
 BUFFER_BYTES = 8 << 20
 LAUNCH = (*(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"), "registers_per_thread")

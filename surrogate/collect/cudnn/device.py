@@ -14,8 +14,8 @@ from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import ALGORITHMS, SUCCESS, Convolutions, CudnnError, status_of
 from surrogate.collect.device import DeviceInfo, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
+from surrogate.features import Conv
 from surrogate.features.algorithms import algorithm as registered
-from surrogate.features.conv import Conv
 
 SELF_CHECK = {math: Conv(n=2, c=64, h=14, k=32, r=3, pad_h=1, math=math) for math in ("fma", "default")}
 """Problems for the relative errors in a run's header: forward, fp32, small enough for float64 on a CPU."""

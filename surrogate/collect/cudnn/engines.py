@@ -11,8 +11,7 @@ from surrogate.collect.cudnn.instruments import Instruments
 from surrogate.collect.cudnn.library import DIRECTION_CALLS, Library
 from surrogate.collect.device import Device, DeviceInfo, DeviceLostError, HeuristicEntry, Measurement, RepeatPolicy
 from surrogate.collect.plan import GPU_CAPS, problem_key, tensor_sizes_bytes
-from surrogate.features.algorithms import BENCHMARK_LIMIT, CUDNN_GRAPH
-from surrogate.features.conv import Conv
+from surrogate.features import BENCHMARK_LIMIT, CUDNN_GRAPH, Conv
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import numpy as np
 
 from surrogate.collect.cudnn.library import CudnnError
 from surrogate.collect.device import DeviceLostError, one_line
-from surrogate.features.elementwise import round_up
-from surrogate.features.errors import InputError
+from surrogate.features import InputError, round_up
 
 FLUSH_BYTES = (256 << 20) + 12_544
 """Bytes written between repeats: more than the L2 cache of any GPU so far. It is no power of two, as tensors often are.

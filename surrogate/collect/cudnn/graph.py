@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from surrogate.collect.cudnn.library import ENVIRONMENT, HEURISTIC_REMEDY, Library, data_type
 from surrogate.collect.device import one_line
 from surrogate.collect.plan import tensor_shapes
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError
+from surrogate.features import Conv, InputError
 
 MODES = ("A", "FALLBACK")
 DTYPES = {"fp32": "FLOAT", "fp64": "DOUBLE", "fp16": "HALF", "bf16": "BFLOAT16"}

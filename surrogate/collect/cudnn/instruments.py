@@ -13,7 +13,7 @@ from surrogate.collect.cudnn.activity import Activity, TracedRepeats, trace_repe
 from surrogate.collect.cudnn.gpu import FLUSH_BYTES, CudaDevice
 from surrogate.collect.cudnn.library import CudnnError, Handle, Library
 from surrogate.collect.device import SLOW_CLOCK, DeviceInfo, Measurement, RepeatPolicy, throttled
-from surrogate.features.errors import InputError
+from surrogate.features import InputError
 
 FIRST_WITHOUT_VOLTA = [9, 11]
 """The first cuDNN version without kernels for compute capabilities below 7.5."""

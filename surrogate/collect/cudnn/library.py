@@ -15,10 +15,8 @@ from typing import Self
 
 from surrogate.collect.device import one_line
 from surrogate.collect.plan import tensor_shapes
+from surrogate.features import DIRECTIONS, Conv, InputError, read_toml
 from surrogate.features.algorithms import algorithms
-from surrogate.features.conv import Conv
-from surrogate.features.errors import InputError, read_toml
-from surrogate.features.problem import DIRECTIONS
 
 Handle = ctypes.c_void_p
 """An opaque cuDNN object (handle or descriptor), or a device pointer."""

@@ -16,10 +16,8 @@ import numpy as np
 
 from surrogate import bundled
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features.analytical import BANDWIDTH_FIELDS, PRODUCTS, TensorCoreModel, tiled_product_us
+from surrogate.features import BANDWIDTH_FIELDS, HALF, PRODUCTS, Gpu, TensorCoreModel, tiled_product_us
 from surrogate.features.families import AnyProblem, NetworkProblem, family_of
-from surrogate.features.gpu import Gpu
-from surrogate.features.problem import HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.prediction.results import DATASHEET
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times

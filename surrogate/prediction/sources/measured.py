@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from surrogate.features.elementwise import Number
+from surrogate.features import Number
 from surrogate.features.families import AnyProblem, DescribedFamily, DescribedProblem
 from surrogate.models import TimeModel
 from surrogate.models.configurations import LIKELY, Configurations

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features.algorithms import version_column
-from surrogate.features.analytical import tiled_product_us
-from surrogate.features.elementwise import Number
-from surrogate.features.errors import one_line_errors
+from surrogate.features import Formula, Gpu, Number, ProblemTerms, one_line_errors, tiled_product_us, version_column
 from surrogate.features.families import AnyProblem
-from surrogate.features.family import Formula, ProblemTerms
-from surrogate.features.gpu import Gpu
 from surrogate.models.call_cost import call_cost_us
 from surrogate.models.neighbours import log_corrections
 from surrogate.models.times import BoostedArrays

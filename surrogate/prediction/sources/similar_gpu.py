@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
+from surrogate.features import Gpu
 from surrogate.features.families import Family
-from surrogate.features.gpu import Gpu
 from surrogate.prediction.results import MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.source import Source, Times
 from surrogate.prediction.support_rules import SupportRules

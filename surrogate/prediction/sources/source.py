@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from surrogate.features.elementwise import Number
+from surrogate.features import Family, Formula, Gpu, Number, ProblemTerms
 from surrogate.features.families import AnyProblem
-from surrogate.features.family import Family, Formula, ProblemTerms
-from surrogate.features.gpu import Gpu
 
 if TYPE_CHECKING:
     from surrogate.models.times import Correction
