@@ -56,9 +56,10 @@ def kernel_table(source: TraceSource, by: str = "name") -> ResultTable:
     Returns
     -------
     ResultTable
-        One row per group. Times are in µs; ``time_pct`` is the group's share of all kernel time. The launch and its
-        occupancy belong to the group's longest kernel. If the work is known, the row has FLOPs, bytes, arithmetic
-        intensity, the shares of the peaks and the bound (`verdict`).
+        One row per group. A CUDA graph without recorded kernels counts as a kernel. Times are in µs; ``time_pct`` is
+        the group's share of all kernel time. The launch and its occupancy belong to the group's longest kernel. If the
+        work is known, the row has FLOPs, bytes, arithmetic intensity, the shares of the peaks and the bound
+        (`verdict`).
 
     Raises
     ------
@@ -67,14 +68,14 @@ def kernel_table(source: TraceSource, by: str = "name") -> ResultTable:
     """
     profile = profiling.profile(source)
     check_choice("grouping of kernels", by, GROUPINGS)
-    kernels = np.flatnonzero(profile.trace.activities.kind == events.KERNEL)
+    kernels = np.flatnonzero(np.isin(profile.trace.activities.kind, (events.KERNEL, events.GRAPH)))
     labels, of_kernel = _groups(profile, kernels, by)
     total = float(profile.trace.activities.time_us[kernels].sum())
     groups = grouped(of_kernel, np.arange(len(kernels)))
     heading = "kernel" if by == "name" else by
     rows = [{heading: labels[i], **_row(profile, labels[i], kernels[members], total)} for i, members in groups]
     rows.sort(key=lambda row: -row["total_us"])
-    title = f"Kernels by {by}: {len(kernels):,}, {total / 1e3:.3f} ms"
+    title = f"Kernels by {by}: {len(kernels):,}, {total / 1e3:,.3f} ms"
     short = short_names(row[heading] for row in rows) if by == "name" else {}
     return ResultTable(title, tuple(rows), _notes(profile, kernels, rows), short)
 
@@ -208,6 +209,12 @@ def _unit(profile: Profile, member: int) -> str:
 def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, ...]:
     time = profile.trace.activities.time_us[kernels]
     notes = []
+    graphs = profile.trace.activities.kind[kernels] == events.GRAPH
+    if graphs.any():
+        notes.append(
+            f"{graphs.sum():,} CUDA graphs took {time[graphs].sum() / 1e3:,.4g} ms of {time.sum() / 1e3:,.4g}; each is one"
+            " activity, so their kernels are unknown; record them with nsys profile --cuda-graph-trace=node"
+        )
     if total_us := float(time.sum()):
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / total_us
         notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the minimum traffic")

@@ -139,7 +139,7 @@ def _split(text: str) -> tuple[tuple[str, str], list[str]]:
     removed = 1
     while removed:
         path, removed = _GROUP.subn("", path)
-    path = path.rpartition(" ")[2] or text
+    path = text if path == text else path.rpartition(" ")[2] or text  # only a function has a result type in front
     function = path.rpartition("::")[2] or path
     inner = ""
     if path != text:

@@ -9,7 +9,7 @@ import pytest
 
 from surrogate.trace import profile
 from surrogate.trace.page import trace_page
-from tests.trace.events import call, device, event
+from tests.trace.events import call, device, event, nsys_export
 
 
 def test_summary_command_prints_json_and_tables(seer, file):
@@ -156,3 +156,40 @@ def test_an_unreadable_file_of_gpus_ends_every_command(seer, tmp_path, file, mon
     run = seer if "FILE" in words else seer.func  # the fixture runs `seer trace`
     assert run(*words.replace("FILE", str(file)).split()).is_refusal(str(gpus))
     assert run(words.split()[0], "--help").code == 0
+
+
+def test_whole_graphs_are_rows_of_the_kernel_table(seer, tmp_path):
+    """A graph of 900 µs and one of 90 µs run without recorded kernels, then a kernel of 10 µs."""
+    device_columns = "start end deviceId streamId correlationId"
+    graphs = [(0, 900_000, 0, 7, 1, 8), (900_000, 990_000, 0, 7, 2, 9)]
+    tables = {
+        "StringIds": ("id value", [(0, "my_kernel")]),
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (f"{device_columns} graphId", graphs),
+        "CUPTI_ACTIVITY_KIND_KERNEL": (f"{device_columns} demangledName", [(990_000, 1_000_000, 0, 7, 3, 0)]),
+    }
+    path = nsys_export(tmp_path / "graphs.sqlite", tables)
+    rows = seer("kernels", path, "--json").succeeded().json
+    shares = {row["kernel"]: row["time_pct"] for row in rows}
+    assert shares == {
+        "CUDA graph 8": pytest.approx(90),
+        "CUDA graph 9": pytest.approx(9),
+        "my_kernel": pytest.approx(1),
+    }
+    out = seer("kernels", path).out
+    assert "2 CUDA graphs took 0.99 ms of 1;" in out and "--cuda-graph-trace=node" in out and "CUDA graph 8" in out
+
+
+@pytest.mark.parametrize("width", ["60", "80", ""])
+def test_lines_of_every_command_fit_the_width(seer, make_trace, tmp_path, monkeypatch, width):
+    """COLUMNS is the width of a pipe; without it, a line has at most 160 characters."""
+    monkeypatch.setenv("COLUMNS", width)
+    text = json.dumps(make_trace()).replace("relu", "a_name_of_many_words_that_has_over_a_hundred_characters_" * 4)
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    a.write_text(text)
+    b.write_text(text.replace("a_name_of", "another_name_of"))
+    commands = [f"diff {a} {b} --by {by}" for by in ("kernel", "layer", "type", "operator")]
+    commands += [f"kernels {a} --by {by}" for by in ("name", "layer", "label")] + [f"spans {a} --level kernel"]
+    commands += [f"summary {a}", f"summary {a} --by layer", f"simulate {a}", f"whatif {a} amp", f"iteration {a}"]
+    for words in commands:
+        lines = seer(*words.split()).succeeded().out.splitlines()
+        assert lines and max(map(len, lines)) <= int(width or 160), words

@@ -66,8 +66,9 @@ def command(
     profiled = with_counters(profiled, counters) if counters else profiled
     out.write_page(profiled)
     result = kernel_table(profiled, by).top(out.top)
-    names = ("kernel" if by == "name" else by, *(COUNTER_COLUMNS if counters else COLUMNS))
-    show(result.rows, out.form, table=shared.display_table(result, names))
+    filled = {name for row in result for name, value in row.items() if value is not None}
+    columns = [name for name in (COUNTER_COLUMNS if counters else COLUMNS) if name in filled]
+    show(result.rows, out.form, table=shared.display_table(result, ["kernel" if by == "name" else by, *columns]))
 
 
 @click.command()
