@@ -384,15 +384,23 @@ def output_options(function: Function) -> Function:
 
 
 def show(
-    records: Sequence[Mapping[str, object]], form: Form = "", *, json_value: object = None, table: Table | None = None
+    records: Sequence[Mapping[str, object]],
+    form: Form = "",
+    *,
+    json_value: object = None,
+    table: Table | None = None,
+    width: int | None = None,
 ) -> None:
-    """Print ``records`` as CSV or as ``table``, or print ``json_value`` (by default the records) as JSON."""
+    """Print ``records`` as CSV or as ``table``, or print ``json_value`` (by default the records) as JSON.
+
+    ``width`` is the maximum length of a table's lines if the output is not a terminal.
+    """
     if form == "json":
         click.echo(to_json(records if json_value is None else json_value))
     elif form == "csv":
         click.echo(to_csv(records), nl=False)
     else:
-        click.echo((table or Table(records)).text(terminal_width()))
+        click.echo((table or Table(records)).text(terminal_width() or width))
 
 
 def board_notes(name: str | None) -> list[str]:

@@ -211,9 +211,10 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     notes = []
     graphs = profile.trace.activities.kind[kernels] == events.GRAPH
     if graphs.any():
+        times = f"{time[graphs].sum() / 1e3:,.4g} ms of {time.sum() / 1e3:,.4g}"
         notes.append(
-            f"{graphs.sum():,} CUDA graphs took {time[graphs].sum() / 1e3:,.4g} ms of {time.sum() / 1e3:,.4g}; each is one"
-            " activity, so their kernels are unknown; record them with nsys profile --cuda-graph-trace=node"
+            f"{graphs.sum():,} CUDA graphs took {times}; each is one activity, so its kernels are unknown; record them"
+            " with nsys profile --cuda-graph-trace=node"
         )
     if total_us := float(time.sum()):
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / total_us

@@ -14,8 +14,9 @@ import click
 
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import COUNT, GPU, HELP, INDEX, PATH, Form, as_object, html_option, option, output_options
+from surrogate.cli.options import show as print_records
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table, terminal_width
+from surrogate.report.tables import Table, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from surrogate.trace.events.read import TraceFile
@@ -143,6 +144,19 @@ def echo_notes(notes: Iterable[str]) -> None:
     """Print notes to standard error, a line each."""
     for note in notes:
         click.echo(f"seer: {note}", err=True)
+
+
+def echo(text: str) -> None:
+    """Print text in lines of `line_width`."""
+    click.echo(wrapped(text, line_width()))
+
+
+def show(
+    records: Sequence[Mapping[str, object]], form: Form = "", *, json_value: object = None, table: Table | None = None
+) -> None:
+    """Print records as `surrogate.cli.options.show` does, in lines of `line_width`."""
+    table = table or Table(records)
+    print_records(records, form, json_value=json_value, table=table, width=None if table.widest else line_width())
 
 
 def columns_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, HELP, INDEX, OUT, PATH, Form, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, HELP, INDEX, OUT, PATH, Form, option, output_options
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def command(
     if save_overheads:
         result.overheads.save(save_overheads)
     rows = [asdict(row) for row in result]
-    show(rows, form, json_value=result.to_dict(), table=shared.columns_of(rows, COLUMNS, title=result.table().title))
+    shared.show(
+        rows, form, json_value=result.to_dict(), table=shared.columns_of(rows, COLUMNS, title=result.table().title)
+    )
     if form:
         return
     for title, rows_of_part in (
@@ -83,10 +85,10 @@ def command(
         ("Kept as measured, because the trace lacks", result.unknown),
     ):
         if rows_of_part:
-            click.echo(f"\n{title}")
-            show([asdict(part) for part in rows_of_part])
+            shared.echo(f"\n{title}")
+            shared.show([asdict(part) for part in rows_of_part])
     for note in result.notes:
-        click.echo(note)
+        shared.echo(note)
 
 
 def _show_ranks(
@@ -100,7 +102,7 @@ def _show_ranks(
         ranks.overheads.save(save_overheads)
     columns = [name for name in ranks.ranks.rows[0] if name != "trace"]
     table = shared.columns_of(ranks.ranks.rows, columns, title=ranks.ranks.title)
-    show(ranks.ranks.rows, form, json_value=ranks.to_dict(), table=table)
+    shared.show(ranks.ranks.rows, form, json_value=ranks.to_dict(), table=table)
     if not form:
-        click.echo(f"\n{ranks.collectives.title}")
-        show(ranks.collectives.top(top).rows)
+        shared.echo(f"\n{ranks.collectives.title}")
+        shared.show(ranks.collectives.top(top).rows)

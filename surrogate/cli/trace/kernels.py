@@ -10,9 +10,8 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import HELP, INDEX, PATH, Form, option, output_options, show
+from surrogate.cli.options import HELP, INDEX, PATH, Form, option, output_options
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import wrapped
 
 _TABLE = read_toml(__file__)
 COLUMNS: list[str] = _TABLE["columns"]
@@ -60,7 +59,7 @@ def command(
         title, notes, records = read_summary(file)
         shared.echo_notes(notes)
         summarised = summary_table(title, records, counters, gpu_by_name(gpu) if gpu else None).top(out.top)
-        show(summarised.rows, out.form, table=shared.display_table(summarised))
+        shared.show(summarised.rows, out.form, table=shared.display_table(summarised))
         return
     profiled = part.steady(file, gpu)
     profiled = with_counters(profiled, counters) if counters else profiled
@@ -68,7 +67,7 @@ def command(
     result = kernel_table(profiled, by).top(out.top)
     filled = {name for row in result for name, value in row.items() if value is not None}
     columns = [name for name in (COUNTER_COLUMNS if counters else COLUMNS) if name in filled]
-    show(result.rows, out.form, table=shared.display_table(result, ["kernel" if by == "name" else by, *columns]))
+    shared.show(result.rows, out.form, table=shared.display_table(result, ["kernel" if by == "name" else by, *columns]))
 
 
 @click.command()
@@ -105,9 +104,9 @@ def diff(
     if form:
         shared.echo_notes(compared.notes)
     else:
-        click.echo("\n".join(wrapped(note, shared.line_width()) for note in compared.notes) + "\n")
+        shared.echo("\n".join(compared.notes) + "\n")
         totals = ResultTable("A before, B after, µs per iteration", compared.totals)
-        show(totals.rows, table=shared.display_table(totals))
+        shared.show(totals.rows, table=shared.display_table(totals))
         click.echo()
     short: dict[str, str] = {}
     if compared.by == "kernel":
@@ -117,4 +116,4 @@ def diff(
             short[row["kernel"]] = "".join(of_name.get(part, part) for part in parts)
     columns = dict.fromkeys([compared.by, *DIFF_COLUMNS, *rows[0]]) if rows else {}
     table = shared.display_table(ResultTable("", rows, short=short), [name for name in columns if name in rows[0]])
-    show(rows, form, json_value=asdict(compared) | {"rows": rows}, table=table)
+    shared.show(rows, form, json_value=asdict(compared) | {"rows": rows}, table=table)

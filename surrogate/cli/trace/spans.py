@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import option, show
+from surrogate.cli.options import option
 
 COLUMNS = ("span", "level", "start_us", "time_us", "track", "id", "parent")
 """Displayed columns."""
@@ -43,14 +43,14 @@ def command(
     shared.echo_notes([] if counted is None else counted.attrs["notes"])
     if len(traces) == 1:
         table = trace_spans(traces[0], counted).rows(level).top(out.top)
-        show(table.rows, out.form, table=shared.display_table(table, COLUMNS))
+        shared.show(table.rows, out.form, table=shared.display_table(table, COLUMNS))
         return
     experiment = leveled_traces(traces, counted)
     merged, lost = experiment.merged()
     table = merged.rows(level).top(out.top)
     levels = experiment.rows()
     json_value = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
-    show(table.rows, out.form, json_value=json_value, table=shared.display_table(table, COLUMNS))
+    shared.show(table.rows, out.form, json_value=json_value, table=shared.display_table(table, COLUMNS))
     if not out.form:
-        click.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
-        show(levels.rows)
+        shared.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
+        shared.show(levels.rows)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, HELP, option, show
+from surrogate.cli.options import COUNT, HELP, option
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table, wrapped
+from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
@@ -68,14 +68,14 @@ def command(
     shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(out.top)
-        show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP_COLUMNS))
+        shared.show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP_COLUMNS))
         return
     (profiled,) = profiles
     out.write_page(profiled)
     if by != "model":
         by_layer = {"layer": tables.layer_table, "type": tables.type_table}
         table = {**by_layer, "label": label_table, "copy": tables.copy_table}[by](profiled).top(out.top)
-        show(table.rows, out.form, table=shared.display_table(table))
+        shared.show(table.rows, out.form, table=shared.display_table(table))
         return
     _show_summary(profiled, batch, out)
 
@@ -117,20 +117,20 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
         "not_looked_for": unchecked,
     }
     if (head := tables.headline(facts)) and not form:
-        click.echo(wrapped(f"{head}\n", shared.line_width()))
-    show([facts], form, json_value=json_value, table=about)
+        shared.echo(f"{head}\n")
+    shared.show([facts], form, json_value=json_value, table=about)
     if not form:
         click.echo()
-        show(figures.records, table=figures)
+        shared.show(figures.records, table=figures)
     for table in (_shortened(idle, out.top or _CAUSES), labels, types, copies) if not form else ():
         if len(table):
             click.echo()
             keys = list(table.rows[0])
             filled = {key for key in keys if any(row[key] for row in table)}
             columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
-            show(table.rows, table=shared.display_table(table, columns))
+            shared.show(table.rows, table=shared.display_table(table, columns))
     if not form:
-        click.echo(f"\n{wrapped(format_findings(findings, unchecked), shared.line_width())}")
+        shared.echo(f"\n{format_findings(findings, unchecked)}")
 
 
 def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
@@ -154,9 +154,11 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     columns = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
     table = shared.columns_of([*rows, *compared.spread()], columns, title=compared.title, references=2)
     findings = [found] if found else []
-    show(rows, out.form, json_value=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table)
+    shared.show(
+        rows, out.form, json_value=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table
+    )
     if compared.collectives and not out.form:
-        click.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
-        show(compared.collectives)
+        shared.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
+        shared.show(compared.collectives)
     if findings and not out.form:
-        click.echo(f"\n{wrapped(format_findings(findings, step=TEXTS['ranks_step']), shared.line_width())}")
+        shared.echo(f"\n{format_findings(findings, step=TEXTS['ranks_step'])}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, HELP, OUT, Form, option, output_options, show
+from surrogate.cli.options import COUNT, GPU, HELP, OUT, Form, option, output_options
 from surrogate.features.errors import InputError
 from surrogate.report.tables import format_value, interval_us
 
@@ -83,7 +83,7 @@ def command(
     answers = evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
         if form:
-            show([{"name": name, "refused": refusals[name]} for name in requested], form)
+            shared.show([{"name": name, "refused": refusals[name]} for name in requested], form)
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         write_timeline(answers[-1].predicted, timeline, answers[-1].name)
@@ -95,15 +95,15 @@ def command(
     rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in names]
     if form:
         flat = [name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)]
-        show(rows if form == "json" else shared.columns_of(rows, [*flat, "refused"]).records, form)
+        shared.show(rows if form == "json" else shared.columns_of(rows, [*flat, "refused"]).records, form)
         return
     cells = [_cells(row) for row in rows]
     filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
     count = len(graph.iterations)
     title = f"Mean of {count} iterations, from one's end to the next one's; summary has the median, from start to end"
-    show(cells, table=replace(shared.columns_of(cells, filled, title * (count > 1)), widest=shared.PIPE_WIDTH))
+    shared.show(cells, table=replace(shared.columns_of(cells, filled, title * (count > 1)), widest=shared.line_width()))
     for line in deduplicated(remark for row in rows for remark in _remarks(row)):
-        click.echo(line)
+        shared.echo(line)
 
 
 def _requested(
@@ -198,12 +198,12 @@ def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
     path_us = {**path.by_kind_us, "waiting": path.waiting_us}
     json_value = {"iterations": rows, "coverage": coverage, "critical_path_us": path_us}
     json_value["serialised_pct"] = serial if serial == serial else None
-    show(rows, form, json_value=json_value)
+    shared.show(rows, form, json_value=json_value)
     if form:
         return
     attached = "{attached_pct:.4g} % of {device_tasks:,} device tasks follow a launch".format_map(coverage)
     unexplained = "{unexplained_us:,.0f} µs of waits unexplained ({unexplained_tasks})".format_map(coverage)
     on_device = attached if coverage["device_tasks"] else "none of them on a device"
-    click.echo(f"{len(graph):,} tasks; {on_device}; {unexplained}")
+    shared.echo(f"{len(graph):,} tasks; {on_device}; {unexplained}")
     parts = ", ".join(f"{name} {time / 1e3:,.1f}" for name, time in path_us.items())
-    click.echo(f"critical path in ms: {parts}")
+    shared.echo(f"critical path in ms: {parts}")
