@@ -220,7 +220,10 @@ class _Evidence:
         anchor = np.where(linked(layers.from_frame, layer) == 0, linked(layers.row, layer), -1)
         is_range = (anchor >= 0) & (linked(ranges.kind, anchor) != events.OPERATOR)
         layer = np.where(is_range & (linked(layers.phase_of_range, anchor) != OTHER), -1, layer)
-        module = linked(enclosing(frames, np.isin(np.arange(len(frames)), modules)), frame)
+        every_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
+        is_layer = np.isin(np.arange(len(frames)), modules)
+        module, container = (linked(enclosing(frames, chosen), frame) for chosen in (is_layer, every_module))
+        module = np.where(module >= 0, module, container)
         operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
         label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
         rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
