@@ -62,9 +62,9 @@ def command(
     Times are the mean over iterations, from the end of one iteration to the end of the next. summary and diff have the
     median from start to end. If device work ends after the host, only the part that the WHAT-IF adds is counted. If the
     device falls further behind the host in each iteration, iterations end with the device's work. throughput (speedup
-    in JSON) compares the samples per second of one GPU. A warm-up is left out; --iteration chooses other iterations. A
-    WHAT-IF that is unknown or does not apply to FILE is a row with the reason and without figures. The exit status is 0
-    if one is answered, else 2.
+    in JSON) compares the samples per second of one GPU, and all_gpus of all GPUs with one before. A warm-up is left
+    out; --iteration chooses other iterations. A WHAT-IF that does not apply to FILE is a row with the reason and
+    without figures. The exit status is 0 if one is answered, else 2; an unknown WHAT-IF ends the command with 2.
 
     Examples:
       seer trace whatif trace.json.gz amp fused-optimizer cuda-graphs
@@ -75,15 +75,15 @@ def command(
     from surrogate.trace.whatif import Interconnect, evaluate, setting_of, write_timeline
 
     gpu, own_gpu, bundle, together = map(settings.pop, ("gpu", "own_gpu", "bundle", "together"))
-    requested, refusals = _requested(what_ifs, functions, gpu)
+    chosen = _requested(what_ifs, functions, gpu)
+    refusals: dict[str, str] = {}
     profiled = part.steady(file, own_gpu)
     setting = setting_of(profiled, target=gpu, network=Interconnect(**settings), bundle=bundle)
     graph = graph_of(profiled.trace, profiled.layers)
-    chosen = [what_if for what_if in requested.values() if what_if]
     answers = evaluate(graph, chosen, setting, together=together, refusals=refusals)
     if not answers:
         if form:
-            shared.show([{"name": name, "refused": refusals[name]} for name in requested], form)
+            shared.show([{"name": name, "refused": reason} for name, reason in refusals.items()], form)
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
     if timeline is not None:
         write_timeline(answers[-1].predicted, timeline, answers[-1].name)
@@ -91,7 +91,7 @@ def command(
     # A what-if that does not apply is a row without figures, in the requested order.
     empty: dict[str, Any] = dict.fromkeys(answered[answers[0].name])
     reasons = {name: reason.removeprefix(f"{name}: ") for name, reason in refusals.items()}
-    names = {**requested, **answered, **reasons}
+    names = dict.fromkeys([*(what_if.label for what_if in chosen), *answered, *reasons])
     rows = [{**answered.get(name, empty), "name": name, "refused": reasons.get(name)} for name in names]
     if form:
         flat = [name for name, value in answers[0].to_dict().items() if not isinstance(value, dict | list)]
@@ -106,30 +106,19 @@ def command(
         shared.echo(line)
 
 
-def _requested(
-    what_ifs: Sequence[str], functions: Sequence[str], gpu: str | None
-) -> tuple[dict[str, "WhatIf | None"], dict[str, str]]:
-    """Return label → what-if in the given order (None for an invalid one), and the reasons of invalid ones."""
+def _requested(what_ifs: Sequence[str], functions: Sequence[str], gpu: str | None) -> "list[WhatIf]":
+    """Return the what-ifs in the given order. Raises `InputError` for an unknown name, value or GPU."""
     from surrogate.trace.whatif import WHAT_IF_RULES, user_function
 
-    requested: dict[str, WhatIf | None] = {}
-    refusals: dict[str, str] = {}
-    declared = [(text, _parsed) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
-    for text, parse in [*declared, *((text, user_function) for text in functions)]:
-        try:
-            what_if = parse(text)
-            requested[what_if.label] = what_if
-        except InputError as error:
-            requested[text] = None
-            refusals[text] = str(error)
-    if not requested:
+    chosen = [_parsed(text) for text in what_ifs or ("gpu",) * bool(gpu and not functions)]
+    chosen += map(user_function, functions)
+    if not chosen:
         raise InputError(f"no what-if given; name at least one of {', '.join(WHAT_IF_RULES)}")
-    chosen = [what_if for what_if in requested.values() if what_if]
     if gpu and (with_gpu := next((what_if for what_if in chosen if what_if.target), None)):
         raise InputError(f"--gpu {gpu} and {with_gpu.label} name a GPU each; write gpu={gpu} instead of --gpu")
-    if gpu and chosen and not any(getattr(WHAT_IF_RULES.get(each.name), "takes_gpu", False) for each in chosen):
+    if gpu and not any(getattr(WHAT_IF_RULES.get(each.name), "takes_gpu", False) for each in chosen):
         shared.echo_notes([f"--gpu {gpu} changes none of these answers; add gpu={gpu}"])
-    return requested, refusals
+    return list({what_if.label: what_if for what_if in chosen}.values())
 
 
 def _remarks(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -165,10 +154,14 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     cells = {"name": str(row["name"]), **{name: format_value(row[name]) for name in ("baseline_us", "predicted_us")}}
     speedup = row["speedup"]
     cells |= {"throughput": format_value(None) if speedup is None else f"{format_value(speedup)}×"}
-    cells |= {"interval_us": ends("low_us", "high_us")}
+    several = f" of {row['gpus']} GPUs" if row["gpus"] and row["gpus"] > 1 else ""
+    efficiency = f"{format_value(row['speedup_all_gpus'])}×{several} ({100 * (speedup or 0.0):.3g} %)"
+    cells |= {"all_gpus": efficiency if several else format_value(None)}
+    cells |= {"interval_us": ends("low_us", "high_us"), "interval_device_us": ends("device_low_us", "device_high_us")}
     for name in ("device_us", "samples_per_s", "bound"):
         cells[name] = " → ".join(format_value(row[f"{name}_{when}"]) for when in ("before", "after"))
-    return cells | {"interval_device_us": ends("device_low_us", "device_high_us")}
+    cells["samples_per_s"] += several if row["samples_per_s_after"] else ""
+    return cells
 
 
 @click.command()

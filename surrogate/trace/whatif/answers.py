@@ -33,6 +33,12 @@ _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY_ERROR = 0.001
 """Maximum error of an unchanged trace's replay, as a share of an iteration's time: no interval is narrower."""
+INTERVAL_OF = {
+    "step": "the interval is the step's, because the host does not bound it",
+    "device": "the interval is of the device's time, because the host bounds the step, and the other machine's host is"
+    " unknown",
+}
+"""`WhatIfAnswer.interval_of` → the note on an answer for another machine."""
 MAX_MISSING_WAIT = 0.05
 """Maximum time of waits for work that the trace lacks, as a share of the iterations' time."""
 _DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
@@ -66,8 +72,10 @@ class WhatIf:
     @property
     def label(self) -> str:
         """The name and the number or GPU, as on the command line."""
-        value = self.target.name if self.target else self.value
-        return self.name if value is None else f"{self.name}={value if self.target else format(value, 'g')}"
+        value = self.value if self.target is None else self.target.name
+        if isinstance(value, float):
+            value = np.format_float_positional(value, trim="-")
+        return self.name if value is None else f"{self.name}={value}"
 
     def __call__(self, graph: Graph, setting: WhatIfSetting) -> Change:
         return self.apply(graph, replace(setting, target=self.target) if self.target else setting, self.value)
@@ -87,7 +95,8 @@ class WhatIfAnswer:
     baseline, predicted : Timeline
         The simulated timelines of the unchanged and of the changed graph.
     low_us, high_us : float or None
-        Interval of the predicted time; None without evidence of its error.
+        Interval of the predicted time of a step; None without evidence of its error, and if the host of another machine
+        bounds the step.
     notes : tuple of str
         Remarks on the answer.
     evidence : str
@@ -130,11 +139,22 @@ class WhatIfAnswer:
 
     @property
     def speedup(self) -> float:
-        """A GPU's samples per second, after over before; infinite if the changed step takes no time."""
+        """A GPU's samples per second, after over before; infinite if the changed step takes no time.
+
+        For several GPUs this is the scaling efficiency.
+        """
         return self.samples * self.baseline_us / self.predicted_us if self.predicted_us else float("inf")
 
+    @property
+    def interval_of(self) -> str | None:
+        """The time that the interval covers: ``step``, or ``device`` if the host bounds the step; None without one."""
+        return "step" if self.low_us is not None else "device" if self.device_low_us is not None else None
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as plain JSON values; ``samples_per_s_after`` is the sum over all GPUs."""
+        """Return the answer as plain JSON values.
+
+        ``samples_per_s_after`` and ``speedup_all_gpus`` are of all GPUs together, ``speedup`` is of one GPU.
+        """
         paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
         unchanged = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
@@ -144,6 +164,10 @@ class WhatIfAnswer:
             "device_us_after": device_us(self.predicted),
             "device_low_us": self.device_low_us,
             "device_high_us": self.device_high_us,
+            "interval_of": self.interval_of,
+            "gpus": self.gpus,
+            "speedup_all_gpus": self.speedup * self.gpus,
+            "scaling_efficiency": self.speedup if self.gpus > 1 else None,
             "samples_per_s_before": per_s,
             "samples_per_s_after": per_s and per_s * self.speedup * self.gpus,
             "bound_before": bound(paths[0]),
@@ -249,15 +273,13 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     is_bound_by_host = bound(path_us(predicted)) == "host"
     if last.other_host:
         # The traced host gives no bound for a step on another machine. The device's time gives a lower bound.
-        ends = [] if is_bound_by_host else [*ends, *device_ends]
-    if ends:
-        error_us = REPLAY_ERROR * predicted.per_iteration_us
-        ends = [min(*ends, predicted.per_iteration_us - error_us), max(*ends, predicted.per_iteration_us + error_us)]
-    low_us, high_us = ends or (None, None)
-    device_low_us, device_high_us = device_ends or (None, None)
+        ends = [] if is_bound_by_host else [min([*ends, *device_ends]), *ends]
+    low_us, high_us = _with_replay_error(ends, predicted.per_iteration_us)
+    device_low_us, device_high_us = _with_replay_error(device_ends, device_us(predicted))
     if is_bound_by_host and (last.other_host or bound(path_us(baseline)) != "host"):
-        unknown = "; the other machine's host is unknown, so the step has no interval" * last.other_host
-        notes.append(f"the host bounds the step with its traced time, which includes the profiler's cost{unknown}")
+        notes.append("the host bounds the step with its traced time, which includes the profiler's cost")
+    if last.other_host:
+        notes.append(INTERVAL_OF["device" if is_bound_by_host else "step"])
     return WhatIfAnswer(
         name=label,
         baseline=baseline,
@@ -273,6 +295,13 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         device_high_us=device_high_us,
         assumes="; ".join(change.assumes for change in changes if not label.endswith(change.assumes)),
     )
+
+
+def _with_replay_error(ends: Sequence[float], middle: float) -> tuple[float, float] | tuple[None, None]:
+    """Return the interval of several ends, at least as wide as the replay's error; None without ends."""
+    if not ends:
+        return None, None
+    return min(*ends, middle * (1 - REPLAY_ERROR)), max(*ends, middle * (1 + REPLAY_ERROR))
 
 
 def _missing_work(graph: Graph, source: str) -> str:
@@ -476,20 +505,15 @@ def what_ifs(
     Returns
     -------
     list of WhatIfAnswer
-        One answer per what-if. An unknown or inapplicable what-if is left out, and a warning gives the reason.
+        One answer per what-if. A what-if that does not apply is left out, and a warning gives the reason.
 
     Raises
     ------
     InputError
-        If no what-if is answered, or a GPU is unknown.
+        If no what-if is answered, or a what-if or a GPU is unknown.
     """
-    chosen: list[WhatIf] = []
+    chosen = [what_if(text) for text in ([names] if isinstance(names, str) else names)]
     refusals: dict[str, str] = {}
-    for text in [names] if isinstance(names, str) else names:
-        try:
-            chosen.append(what_if(text))
-        except InputError as error:
-            refusals[text] = str(error)
     profiled = steady(profile(trace, own_gpu))
     setting = declarations.setting_of(profiled, target=target, network=network)
     answers = evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, refusals=refusals)

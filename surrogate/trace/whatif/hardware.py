@@ -235,14 +235,16 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
             "batch: no shape in this trace shows its batch size (a server's rows are tokens); record shapes"
         )
     if value % 1:
-        raise InputError(f"batch: {value:g} samples are no whole number; give one, as in batch={round(value) or 1}")
+        raise InputError(
+            f"batch: {format_number(value, 6)} samples are no whole number; give one, as in batch={round(value) or 1}"
+        )
     ratio = value / traced
     if ratio == 1:
         raise InputError(f"batch: the trace's batch is {traced}, so nothing changes; give another")
     if ratio > MAX_BATCHES:
         raise InputError(
-            f"batch: {value:g} is {ratio:,.0f} times the traced {traced}, too far to predict from its kernels; give"
-            f" {MAX_BATCHES * traced:g} at most, or trace a larger batch"
+            f"batch: {value:.0f} is {ratio:,.0f} times the traced {traced}, too far to predict from its kernels; give"
+            f" {MAX_BATCHES * traced:.0f} at most, or trace a larger batch"
         )
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(value), trace_predictors=predictors)
@@ -261,7 +263,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     if share > MAX_UNKNOWN_BATCH_SHARE:
         raise InputError(
             f"batch: {share:.0%} of the device time is in operators that do not show the batch of {traced}, such as"
-            f" {unknown_us.most_common(1)[0][0]}; trace the program at batch {value:g}"
+            f" {unknown_us.most_common(1)[0][0]}; trace the program at batch {value:.0f}"
         )
     factor = _ratios(trace, times, activity)
     rows, factor = rows[factor != 1], factor[factor != 1]

@@ -10,6 +10,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.gpu import Gpu, gpu
+from surrogate.report.tables import format_number
 from surrogate.trace.graph.tasks import Graph
 from surrogate.trace.profiling import Profile
 
@@ -62,8 +63,9 @@ class Interconnect:
         delays = (self.latency_us, self.link_latency_us)
         if self.workers < 1 or not min(speeds) > 0 or min(delays) < 0:
             raise InputError(
-                f"network of {self.workers} workers, {self.bandwidth_gbs:g} GB/s, {self.latency_us:g} µs: a value is"
-                " out of range; give at least 1 worker, bandwidths and a bucket above 0, latencies of 0 or more"
+                f"network of {self.workers} workers, {format_number(self.bandwidth_gbs)} GB/s,"
+                f" {format_number(self.latency_us)} µs: a value is out of range; give at least 1 worker, bandwidths and"
+                " a bucket above 0, latencies of 0 or more"
             )
         if self.gpus_per_machine < 1 or self.workers % self.gpus_per_machine:
             raise InputError(
@@ -73,10 +75,12 @@ class Interconnect:
 
     def __str__(self) -> str:
         count = self.gpus_per_machine
-        inside = f"; inside {self.link_gbs:g} GB/s, {self.link_latency_us:g} µs" if count > 1 else ""
+        sizes = (self.bandwidth_gbs, self.latency_us, self.link_gbs, self.link_latency_us, self.bucket_bytes / 1e6)
+        gbs, latency, link_gbs, link_latency, bucket = map(format_number, sizes)
+        inside = f"; inside {link_gbs} GB/s, {link_latency} µs" if count > 1 else ""
         return (
-            f"{count} GPU{'s' * (count > 1)} per machine; between machines {self.bandwidth_gbs:g} GB/s,"
-            f" {self.latency_us:g} µs per step{inside}; buckets of {self.bucket_bytes / 1e6:g} MB; {self.algorithm}"
+            f"{count} GPU{'s' * (count > 1)} per machine; between machines {gbs} GB/s, {latency} µs per step{inside};"
+            f" buckets of {bucket} MB; {self.algorithm}"
         )
 
     def all_reduce_us(self, size_bytes: float) -> float:
@@ -340,7 +344,7 @@ class WhatIfRule:
         if value is None and self.value:
             value = self.value.of(setting)
         change = self.apply(graph, setting, value)
-        number = f"{self.value.meaning}: {value:g}" if self.value and value else ""
+        number = f"{self.value.meaning}: {format_number(value, 6)}" if self.value and value else ""
         return replace(change, assumes=", ".join(filter(None, (number, change.assumes))))
 
 

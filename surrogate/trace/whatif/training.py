@@ -12,6 +12,7 @@ import numpy as np
 
 from surrogate.features.errors import InputError
 from surrogate.network.parallel import gradient_buckets
+from surrogate.report.tables import format_number
 from surrogate.trace.calls import Parameter, parameters_by_iteration
 from surrogate.trace.events.tables import linked
 from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
@@ -114,7 +115,7 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
     shows no parameters.
     """
     if value and value % 1:
-        raise InputError(f"data-parallel: {value:g} workers are no whole number; give 2 or more")
+        raise InputError(f"data-parallel: {format_number(value, 6)} workers are no whole number; give 2 or more")
     network = replace(setting.network, workers=int(value)) if value else setting.network
     if network.workers == 1:
         raise InputError("data-parallel: one worker sends no gradients; give 2 or more")
@@ -180,8 +181,9 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
     for channel in (NETWORK, PULL_CHANNEL):
         changed = primitives.schedule(changed, channel, "priority" if prioritised else "arrival")
     note = "the trace holds one iteration, so no forward pass waits for a weight"
-    assumes = f"{network.latency_us:g} µs a message"
-    return Change(changed, notes=(note,) if len(graph.iterations) < 2 else (), assumes=assumes)
+    notes = (note,) if len(graph.iterations) < 2 else ()
+    assumes = f"{network.workers} workers, each with its own link, {format_number(network.latency_us)} µs a message"
+    return Change(changed, notes=notes, gpus=network.workers, assumes=assumes)
 
 
 def _dependencies(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

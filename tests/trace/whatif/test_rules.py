@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
 from surrogate.trace import whatif
 from surrogate.trace.events.parts import trim
@@ -111,9 +112,12 @@ def test_what_ifs_accepts_a_trace_name(refused):
 
 
 def test_refused_what_if_does_not_stop_the_others(resnet):
-    with pytest.warns(UserWarning, match="faster-network is left out: .*no collective|gpu=h1000 is left out"):
-        answers = what_ifs(resnet, ["faster-network", "amp", "gpu=h1000"])
+    with pytest.warns(UserWarning, match="faster-network is left out: .*no collective"):
+        answers = what_ifs(resnet, ["faster-network", "amp"])
     assert [answer.name for answer in answers] == ["amp"]
+    for unknown in ("gpu=h1000", "cuda-graph"):
+        with pytest.raises(InputError, match=r"did you mean|h1000"):
+            what_ifs(resnet, ["amp", unknown])
 
 
 def test_batch_is_refused_without_shapes(refused, resnet):
@@ -191,7 +195,7 @@ def test_predictions_without_tf32_reach_half_of_the_peak(real):
         peak_us = flops / peak_tflops / 1e6
         assert peak_us / 1.5 < answer.predicted_us < 2 * peak_us  # Winograd's algorithms do fewer operations
         assert answer.low_us < 1.2 * peak_us < 1.2 * answer.high_us  # Winograd's workspace does not fit on a T4
-        assert "36.6 GiB were allocated" in answer.notes[-1] and "does not fit" in answer.notes[-1]
+        assert any("36.6 GiB were allocated" in note and "does not fit" in note for note in answer.notes)
     # On an RTX 4090, rates and predictions disagree; the interval contains both.
     answer = evaluate(graph, [what_if("gpu=rtx-4090")], setting_of(profiled))[0]
     assert answer.low_us < 0.98e6 < answer.high_us
@@ -227,8 +231,9 @@ def test_gpu_what_if_agrees_with_published_training(resnet_graph, resnet_profile
     assert answer["device_low_us"] < published_us < answer["device_high_us"]
     # The unknown host bounds the step; if the device bounds it, the device time is the lower end.
     assert answer["bound_after"] == "host" and answer["low_us"] is None
-    assert "other machine's host" in answer["notes"][-1]
+    assert "other machine's host" in answer["notes"][-1] and answer["interval_of"] == "device"
     slower = evaluate(resnet_graph, [what_if("gpu=t4")], setting)[0]
+    assert slower.interval_of == "step" and "the interval is the step's" in slower.notes[-1]
     assert slower.low_us == slower.device_low_us < slower.predicted_us < slower.high_us
 
 
@@ -264,6 +269,8 @@ def test_samples_per_second_follow_the_batch(resnet_graph, resnet_setting, text,
     assert answer["samples_per_s_after"] == pytest.approx(batch * 1e6 / answer["predicted_us"])
     gpus = 4 if text.startswith("data") else 1
     assert answer["speedup"] == pytest.approx(answer["samples_per_s_after"] / gpus / answer["samples_per_s_before"])
+    assert answer["gpus"] == gpus and answer["speedup_all_gpus"] == pytest.approx(gpus * answer["speedup"])
+    assert answer["scaling_efficiency"] == (answer["speedup"] if gpus > 1 else None)
     assert answer["baseline_us"] == pytest.approx(174_829, rel=0.01)  # mean of the measured iterations
 
 
@@ -392,7 +399,7 @@ def test_answers_list_their_assumptions(resnet_graph, resnet_setting):
         "faster-host": "how many times as fast: 2",
         "batch": f"samples a step: 64, {LOADING_ASSUMPTION}",
         "data-parallel": f"workers: 8, {network}",
-        "parameter-server": "GB/s: 10, 10 µs a message",
+        "parameter-server": "GB/s: 10, 8 workers, each with its own link, 10 µs a message",
         "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST_ASSUMPTION}",
         "gpu": f"h100-sxm; {HOST_ASSUMPTION}",
         "fused-optimizer": "SGD, 20 bytes a parameter",
