@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surrogate.trace import events
+from surrogate.trace import events, find_layers
 from surrogate.trace.result import MAX_NAME_LENGTH, short_names
 from tests.known import cases
+from tests.trace.events import event
 
 
 @cases(__file__)
@@ -40,3 +41,22 @@ def test_short_names_of_real_traces_are_distinct(real, name):
     short = set(short_names(trace.names[i] for i in kernels).values())
     assert len(short) == len(kernels) > 5 and max(map(len, short)) <= MAX_NAME_LENGTH
     assert not any(part in text for text in short for part in ("void ", "at::", "cutlass::", "std::", "("))
+
+
+def test_layers_have_the_path_of_their_modules(read):
+    """A module's later runs and the operators outside leaf modules are numbered."""
+
+    def module(name, start, length):
+        return event("python_function", f"nn.Module: {name}", start, length)
+
+    events = [module("Net_0", 0, 100), event("python_function", "net.py(3): forward", 5, 90)]
+    for name, operator, start in (
+        *(("Conv2d_0", "aten::conv2d", 10), ("ReLU_0", "aten::relu", 20), ("Conv2d_1", "aten::conv2d", 30)),
+        *(("ReLU_0", "aten::relu", 40), ("", "aten::add", 50), ("", "aten::add", 60)),
+    ):
+        events += [module(name, start, 8)] if name else []
+        events.append(event("cpu_op", operator, start + 1, 5))
+    layers = find_layers(read({"traceEvents": [*events, event("cpu_op", "aten::sum", 110, 5)]}))
+    paths = ("Conv2d_0", "ReLU_0", "Conv2d_1", "ReLU_0.1", "add.0", "add.1")
+    assert layers.name == (*(f"Net_0/{path}" for path in paths), "sum.0")
+    assert layers.type == ("Conv2d", "ReLU", "Conv2d", "ReLU", "add", "add", "sum")

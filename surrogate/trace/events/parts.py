@@ -345,7 +345,7 @@ class Layers:
     ----------
     name, type
         The name of each instance, unique within an iteration (``conv2d.3`` is its fourth conv2d), and the name without
-        the number.
+        the number. If Python frames were recorded, the name has the path of modules: ``ResNet_0/Linear_0``.
     row, from_frame
         Its row in ``trace.ranges``, or in ``trace.frames`` if ``from_frame`` is 1.
     start_ns, end_ns
@@ -494,21 +494,40 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     every = iterations(trace)
     iteration = iteration_at(every, starts)
     texts = [trace.name_of(frames if is_frame else ranges, at) for at, is_frame in zip(row, from_frame, strict=True)]
-    names, types = _labels(texts, iteration)
+    types = tuple(map(layer_type, texts))
+    names = _layer_names(types, _paths(trace, row, from_frame), from_frame, iteration)
     instances = names, types, row, from_frame, starts, ends, iteration
     owners = of_range, linked(of_range, trace.activities.range), phases, linked(phases, trace.activities.range, OTHER)
     return Layers(*instances, *owners, every, iteration_of(every, trace)[2])
 
 
-def _labels(texts: list[str], iteration: Ints) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return names, numbered per type and iteration from 0, and types."""
-    types = tuple(map(layer_type, texts))
+def _paths(trace: Trace, row: Ints, from_frame: Ints) -> list[str]:
+    """Return the path of each layer: a module's own, an operator's module (``ResNet_0/``), "" outside modules."""
+    frames, ranges = trace.frames, trace.ranges
+    is_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
+    modules = np.flatnonzero(is_module)
+    above = linked(enclosing(frames, is_module), frames.parent[modules])
+    paths = {-1: ""}
+    for module, around in zip(modules.tolist(), above.tolist(), strict=True):  # outer modules first
+        paths[module] = f"{paths[around]}{trace.name_of(frames, module)[len(events.MODULE) :]}/"
+    rows = np.where(from_frame == 0, row, -1)
+    times, threads = linked(ranges.start_ns, rows), linked(ranges.thread, rows)
+    around = linked(modules, tables.nest_of(take_rows(frames, modules)).open_at(times, threads))
+    return [paths[at] for at in np.where(from_frame == 0, around, row).tolist()]
+
+
+def _layer_names(types: Sequence[str], paths: Sequence[str], from_frame: Ints, iteration: Ints) -> tuple[str, ...]:
+    """Return the names of layers. Operators are numbered per iteration, module and type from 0, a module's later runs
+    from 1.
+    """
     names = []
     counts: Counter[tuple[int, str]] = Counter()
-    for key in zip(iteration.tolist(), types, strict=True):
-        names.append(f"{key[1]}.{counts[key]}")
-        counts[key] += 1
-    return tuple(names), types
+    for step, kind, path, is_module in zip(iteration.tolist(), types, paths, from_frame.tolist(), strict=True):
+        name = path.removesuffix("/") if is_module else path + kind
+        number = counts[step, name]
+        names.append(name if is_module and not number else f"{name}.{number}")
+        counts[step, name] += 1
+    return tuple(names)
 
 
 def label_rows(trace: Trace) -> Ints:
