@@ -14,9 +14,10 @@ import pandas as pd
 
 from surrogate.trace import events, profiling
 from surrogate.trace.events.parts import OTHER, iteration_at, layer_type
+from surrogate.trace.events.phases import outermost_calls
 from surrogate.trace.events.tables import Ints, Nesting, Ranges, Timed, Trace, enclosing, linked, merged, take_rows
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
-from surrogate.trace.graph.host import main_thread, outermost_calls
+from surrogate.trace.graph.host import main_thread
 from surrogate.trace.graph.tasks import Floats, Mask
 from surrogate.trace.profiling import Profile, TraceSource, steady
 from surrogate.trace.result import ResultTable

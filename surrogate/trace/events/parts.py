@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError
 from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.events import tables
+from surrogate.trace.events.phases import Mask, launched_before
 from surrogate.trace.events.tables import Activities, Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
 
-Mask = NDArray[np.bool_]
 _MIN_MATCH = 0.9
 """Minimum share of elements that equal the element one period later."""
 _MAX_PREFIX = 0.3
@@ -63,6 +62,7 @@ def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """Return the iterations of a trace in time order.
 
+    Iterations that hold no work, and those at the end of the recording whose kernels are not in the file, do not count.
     The evidence is, in this order: ProfilerStep ranges; the ends of ``Optimizer.step``; the period of the outermost
     ranges, or of the kernels; else the whole trace is one iteration. With ``Optimizer.step``, the first iteration
     begins with the trace, and events after the last step belong to no iteration.
@@ -79,6 +79,32 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """
     if trace.chosen:
         return trace.chosen
+    every = _all_iterations(trace)
+    complete = [part for part, is_complete in zip(every, _complete(trace, every), strict=True) if is_complete]
+    return tuple(complete) or every
+
+
+def _complete(trace: Trace, every: tuple[Iteration, ...]) -> Mask:
+    """Return a mask of the iterations that hold work, and whose launches have their activities in the file."""
+    calls = trace.calls
+    _, of_call, of_activity = iteration_of(every, trace)
+
+    def count(of: Ints) -> Ints:
+        return np.bincount(of[of >= 0], minlength=len(every))
+
+    launches = np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH))
+    starts_work = launches | np.isin(calls.kind, (events.COPY_CALL, events.MEMSET_CALL))
+    if starts_work.any() or len(of_activity):
+        has_work = count(of_call[starts_work]) + count(of_activity) > 0
+    else:
+        has_work = count(iteration_at(every, trace.ranges.start_ns[trace.ranges.kind != events.STEP])) > 0
+    first_ns, last_ns = trace.complete_ns
+    lost = launches & ((calls.start_ns < first_ns) | (calls.start_ns >= last_ns))
+    return has_work & (count(of_call[lost]) == 0)
+
+
+def _all_iterations(trace: Trace) -> tuple[Iteration, ...]:
+    """Return the iterations, with those that hold no work or lack activities."""
     ranges = trace.ranges
     steps = np.flatnonzero(ranges.kind == events.STEP)
     if len(steps):
@@ -103,12 +129,14 @@ def _between(bounds: list[int], by: str) -> tuple[Iteration, ...]:
 def iteration_of(chosen: tuple[Iteration, ...], trace: Trace) -> tuple[Ints, Ints, Ints]:
     """Return the iteration (position in ``chosen``) of every range, call and device activity, -1 for none.
 
-    An activity belongs to the iteration of its launch call. Without a launch call, its own start decides.
+    An activity belongs to the iteration of its launch call. Without a launch call, its own start decides, unless it was
+    launched before the recording.
     """
     of_range = iteration_at(chosen, trace.ranges.start_ns)
     of_call = iteration_at(chosen, trace.calls.start_ns)
     around = trace.activities.range
     of_activity = np.where(around >= 0, linked(of_range, around), iteration_at(chosen, trace.activities.start_ns))
+    of_activity = np.where(launched_before(trace), -1, of_activity)
     return of_range, of_call, np.where(trace.activities.call >= 0, linked(of_call, trace.activities.call), of_activity)
 
 

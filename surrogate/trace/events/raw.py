@@ -27,6 +27,7 @@ from surrogate.trace.events.launches import (
     launched_by,
     launching_kind,
 )
+from surrogate.trace.events.phases import with_limits
 from surrogate.trace.events.ranks import keep_one_rank
 from surrogate.trace.events.tables import Columns, Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
 
@@ -288,7 +289,7 @@ def build_trace(raw: RawTrace) -> Trace:
     values |= {name: getattr(raw, name) for name in ("source", "format", "rank", "world_size", "ends_early")}
     values |= {"ranges": ranges, "frames": frames, "calls": calls, "activities": activities}
     values |= {"streams": tuple(streams), "devices": tuple(raw.devices), "notes": tuple(notes)}
-    return Trace(
+    trace = Trace(
         **values,
         origin_ns=origin,
         threads=tuple(tables.Thread(*pair, name=raw.thread_names.get(pair, "")) for pair in raw.threads.distinct),
@@ -296,6 +297,7 @@ def build_trace(raw: RawTrace) -> Trace:
         allocations=_allocations(parts["allocations"], nesting),
         ignored=dict(raw.ignored),
     )
+    return with_limits(trace)
 
 
 def _mark_steps(ranges: Columns, names: Sequence[str]) -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 """A column of integers; -1 means "not in the trace"."""
+NEVER = 2**62
+"""A time in ns after all events."""
 Floats = NDArray[np.float64]
 Columns = dict[str, Ints]
 """Raw columns by name, sorted by start, with ``start_ns`` and ``end_ns``."""
@@ -200,6 +202,8 @@ class Trace:
         Remarks on events that were left out.
     ends_early
         Whether the file was cut.
+    complete_ns
+        The host times from and until which launches have their activities in the file.
     chosen
         The iterations that `trim` kept; () for a trace that was not trimmed.
     others
@@ -228,6 +232,7 @@ class Trace:
     world_size: int | None = None
     notes: tuple[str, ...] = ()
     ends_early: bool = False
+    complete_ns: tuple[int, int] = (-NEVER, NEVER)
     chosen: tuple[Iteration, ...] = ()
     others: Activities | None = None
     ignored: Mapping[str, int] = field(default_factory=dict)

@@ -11,6 +11,7 @@ import surrogate.trace.graph.tasks as tasks
 from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
+from surrogate.trace.events.phases import outermost_calls
 from surrogate.trace.events.tables import Ints, Trace, grouped, linked, take_rows
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
@@ -52,7 +53,7 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     trace, layers, row = _with_earlier(trace, layers)
     main = on_host.main_thread(trace)
     every_burst = on_host.bursts(trace, main)
-    outer = on_host.outermost_calls(trace)
+    outer = outermost_calls(trace)
     pieces = on_host.host_pieces(trace, layers, main, every_burst, outer)
     # Find the waits: of calls for activities, and of activities for activities of other streams and lanes.
     launched = device.Launched.of(trace)

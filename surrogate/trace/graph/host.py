@@ -14,7 +14,7 @@ import numpy as np
 
 from surrogate.trace import events
 from surrogate.trace.events.parts import Layers
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked, merged, nest_of
+from surrogate.trace.events.tables import Ints, Trace, linked, merged, nest_of
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
 
@@ -138,18 +138,6 @@ class Pieces:
     end_ns: Ints
     call: Ints
     range: Ints
-
-
-def outermost_calls(trace: Trace) -> Ints:
-    """Return for every call the row of its outermost call on its thread (a runtime call around driver calls)."""
-    calls = trace.calls
-    outer = np.arange(len(calls))
-    for _, rows in grouped(calls.thread, np.arange(len(calls))):
-        reach = np.maximum.accumulate(calls.end_ns[rows])
-        first = np.ones(len(rows), np.bool_)
-        first[1:] = calls.start_ns[rows[1:]] >= reach[:-1]
-        outer[rows] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))]
-    return outer
 
 
 def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[Burst], outer: Ints) -> Pieces:

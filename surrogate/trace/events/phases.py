@@ -1,0 +1,144 @@
+"""Find the parts of a recording whose launches tell nothing about steady work: start-up, captures, and both ends."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surrogate.trace import events
+from surrogate.trace.events.tables import NEVER, Ints, Trace, grouped, linked, merged
+
+Mask = NDArray[np.bool_]
+_LAUNCHES = (events.LAUNCH, events.GRAPH_LAUNCH)
+_STARTS_UP = (*_LAUNCHES, events.MEMORY_CALL, events.OTHER_CALL)
+_LOADS = re.compile("moduleload|libraryload|modulegetfunction|linkcreate|linkadd", re.I)
+_START_UP_US, _LOAD_US = 1000.0, 100.0
+"""Minimum length in µs of a first call that starts up the runtime, and of a call that loads a module."""
+_LONG = 10.0
+"""A first call starts something up if it takes more than this multiple of the median launch of a known kernel."""
+_MIN_SHARE = 0.05
+"""Minimum share of the trace's time that makes start-up worth a note."""
+
+
+def outermost_calls(trace: Trace) -> Ints:
+    """Return for every call the row of its outermost call on its thread (a runtime call around driver calls)."""
+    calls = trace.calls
+    outer = np.arange(len(calls))
+    for _, rows in grouped(calls.thread, np.arange(len(calls))):
+        reach = np.maximum.accumulate(calls.end_ns[rows])
+        first = np.ones(len(rows), np.bool_)
+        first[1:] = calls.start_ns[rows[1:]] >= reach[:-1]
+        outer[rows] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))]
+    return outer
+
+
+def captured_calls(trace: Trace) -> Mask:
+    """Return a mask of the calls inside a capture of a graph, such as after ``cudaStreamBeginCapture``.
+
+    They are all calls of the capturing thread, and launches of other threads that have no activity. The recording may
+    hold only one end of a capture.
+    """
+    calls = trace.calls
+    begins = trace.name_matches(calls, lambda name: "begincapture" in name.lower())
+    ends = trace.name_matches(calls, lambda name: "endcapture" in name.lower())
+    mask = np.zeros(len(calls), np.bool_)
+    lost = np.isin(np.arange(len(calls)), launches_without_activity(trace))
+    for thread in np.unique(calls.thread[begins | ends]).tolist():
+        of_thread = calls.thread == thread
+        starts, stops = calls.start_ns[of_thread & begins], calls.start_ns[of_thread & ends]
+        open_before = len(stops) > 0 and (not len(starts) or stops[0] < starts[0])
+        begun = np.searchsorted(starts, calls.start_ns, "right") + open_before
+        mask |= (begun > np.searchsorted(stops, calls.start_ns, "right")) & (of_thread | lost)
+    return mask & ~begins & ~ends
+
+
+def launches_without_activity(trace: Trace) -> Ints:
+    """Return the outermost launches of kernels and graphs that have no activity, neither have calls inside them."""
+    calls = trace.calls
+    outer = outermost_calls(trace)
+    launches = np.unique(outer[np.isin(calls.kind, _LAUNCHES)])
+    return np.setdiff1d(launches, linked(outer, np.unique(trace.activities.call)))
+
+
+def start_up_calls(trace: Trace) -> Mask:
+    """Return a mask of the outermost calls that start up the runtime or load modules while the device is idle.
+
+    They are calls that load a module, and long first calls: of each function, and of each kernel's launch.
+    """
+    calls, activities = trace.calls, trace.activities
+    if not len(calls):
+        return np.zeros(0, np.bool_)
+    kernel = np.full(len(calls) + 1, -1)
+    kernel[activities.call[::-1]] = activities.name[::-1]
+    labels = np.where(kernel[:-1] >= 0, kernel[:-1], calls.name + len(trace.names))
+    is_first = np.isin(np.arange(len(calls)), np.unique(labels, return_index=True)[1])
+    again = calls.time_us[np.isin(calls.kind, _LAUNCHES) & ~is_first]
+    long = calls.time_us > max(_START_UP_US, _LONG * np.median(again) if len(again) else 0.0)
+    loads = trace.name_matches(calls, _LOADS.search) & (calls.time_us > _LOAD_US)
+    busy_from, busy_to = merged(activities.start_ns, activities.end_ns)
+    done = np.append(0, np.cumsum(busy_to - busy_from))
+    times, busy = np.stack([busy_from, busy_to], 1).ravel(), np.repeat(done, 2)[1:-1]
+    busy_ns = (
+        np.diff([np.interp(edge, times, busy) for edge in (calls.start_ns, calls.end_ns)], axis=0)[0]
+        if len(times)
+        else 0
+    )
+    is_idle = busy_ns < (calls.end_ns - calls.start_ns) / 2
+    is_outer = outermost_calls(trace) == np.arange(len(calls))
+    return is_outer & is_idle & (loads | (long & is_first & np.isin(calls.kind, _STARTS_UP)))
+
+
+def launched_before(trace: Trace) -> Mask:
+    """Return a mask of the activities that were launched before the recording.
+
+    They have no launch call and start before the first activity of their stream that has one.
+    """
+    activities = trace.activities
+    has_launch = activities.call >= 0
+    if not has_launch.any():
+        return has_launch
+    first = np.full(int(activities.stream.max()) + 1, activities.start_ns[has_launch].min())
+    rows = np.flatnonzero(has_launch)[::-1]
+    first[activities.stream[rows]] = activities.start_ns[rows]
+    return ~has_launch & (activities.start_ns < first[activities.stream])
+
+
+def with_limits(trace: Trace) -> Trace:
+    """Return the trace with `Trace.complete_ns` and a note for each of these phases."""
+    launches = np.flatnonzero(np.isin(trace.calls.kind, _LAUNCHES) & ~captured_calls(trace))
+    lost = np.isin(launches, launches_without_activity(trace)) if (trace.activities.call >= 0).any() else launches < 0
+    # Lengths of the runs of launches without an activity, before, between and after the others.
+    runs = np.diff([-1, *np.flatnonzero(~lost), len(launches)]) - 1
+    first, last = ((runs[at] if runs[at] > max(runs[1:-1], default=0) else 0) for at in (0, -1))
+    starts = trace.calls.start_ns[launches]
+    edges = (int(starts[first]) if first else -NEVER, int(starts[-last]) if last else NEVER)
+    uncounted = "; the iterations at that end of the recording do not count" * bool(first or last)
+    missing = f"{lost.sum():,} of {len(lost):,} launches have no kernel in the file{uncounted}"
+    known = [missing] if lost.any() and not trace.ends_early else []
+    return replace(trace, complete_ns=edges, notes=(*trace.notes, *known, *_notes(trace)))
+
+
+def _notes(trace: Trace) -> list[str]:
+    """Return a note for each of these phases that the trace has, except the ends."""
+    calls, span_us = trace.calls, trace.span_us
+    result = []
+    if count := int(launched_before(trace).sum()):
+        result.append(f"{count:,} device activities were launched before the recording; they belong to no iteration")
+    captured = captured_calls(trace)
+    if count := int((captured & np.isin(calls.kind, _LAUNCHES)).sum()):
+        result.append(f"{count:,} launches are recorded into a graph (stream capture) and have no kernels of their own")
+    start_up = start_up_calls(trace)
+    time_us = float(calls.time_us[start_up].sum())
+    if time_us > _MIN_SHARE * span_us:
+        names = ", ".join(dict.fromkeys(trace.names[name] for name in calls.name[start_up].tolist()))
+        result.append(
+            f"start-up takes {time_us / 1e3:,.0f} of {span_us / 1e3:,.0f} ms (first calls of {names[:100]}); record"
+            " after a warm-up"
+        )
+    if count := int((trace.activities.kind == events.GRAPH).sum()):
+        result.append(
+            f"{count:,} CUDA graphs are recorded as a whole, without their kernels; `nsys profile"
+            " --cuda-graph-trace=node` records these"
+        )
+    return result
