@@ -22,10 +22,10 @@ from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.report.tables import format_number
 from surrogate.trace import events, idle, profiling
 from surrogate.trace.events.parts import layer_type
+from surrogate.trace.events.phases import outermost_calls
 from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
-from surrogate.trace.graph.host import outermost_calls
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times

@@ -110,7 +110,7 @@ def with_limits(trace: Trace) -> Trace:
     lost = np.isin(launches, launches_without_activity(trace)) if (trace.activities.call >= 0).any() else launches < 0
     # Lengths of the runs of launches without an activity, before, between and after the others.
     runs = np.diff([-1, *np.flatnonzero(~lost), len(launches)]) - 1
-    first, last = ((runs[at] if runs[at] > max(runs[1:-1], default=0) else 0) for at in (0, -1))
+    first, last = (runs[at] * (len(runs) > 1 and runs[at] > max(runs[1:-1], default=0)) for at in (0, -1))
     starts = trace.calls.start_ns[launches]
     edges = (int(starts[first]) if first else -NEVER, int(starts[-last]) if last else NEVER)
     uncounted = "; the iterations at that end of the recording do not count" * bool(first or last)
