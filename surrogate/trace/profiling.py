@@ -12,7 +12,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
-from surrogate.trace.events.parts import Layers, find_layers, steady_run, trim
+from surrogate.trace.events.parts import Layers, find_layers, iterations, steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.graph.tasks import device_lag_us
@@ -117,11 +117,14 @@ def steady(given: Profile) -> Profile:
 
     A profile is returned unchanged if all iterations are steady or the user chose the iterations.
     """
-    kept, note = steady_run(given.layers.iterations)
-    if given.trace.chosen or not note:
-        return given
-    part = trim(given.trace, iterations_kept=kept)
-    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=note)
+    part, note = counted(given.trace)
+    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=note) if note else given
+
+
+def counted(trace: Trace) -> tuple[Trace, str]:
+    """Return the trace of the iterations of `steady_run`, and the note on those left out ("" for none)."""
+    kept, note = (range(0), "") if trace.chosen else steady_run(iterations(trace))
+    return (trim(trace, iterations_kept=kept), note) if note else (trace, "")
 
 
 def invalid_reason(trace: Trace) -> str:

@@ -50,7 +50,7 @@ def command(
 
     Like measured_us, predicted_us includes the profiler's cost and is simulated after the iterations before.
     unprofiled_us excludes this cost. alone_us is a single iteration without this cost, up to the later end of host and
-    device.
+    device. A warm-up is left out; --iteration chooses any iteration.
 
     Several FILES, or a folder or .tar.gz of them, are the ranks of one run, with a row each. A collective ends when the
     last rank has reached it. Predicted collectives use a model fitted on other sizes, or the model of --overheads.

@@ -172,14 +172,16 @@ def simulate(file: Path, form: Form, part: shared.TracePart) -> None:
     """Compare measured and simulated time of every iteration of FILE, without a change.
 
     A task starts when all tasks that it depends on have ended. --json also gives the coverage: tasks without a launch,
-    and waits that the trace does not explain. A replay keeps these waits.
+    and waits that the trace does not explain. A replay keeps these waits. A warm-up is left out; --iteration chooses
+    other iterations.
 
     Examples:
       seer trace simulate trace.json.gz --json
     """
     from surrogate.trace import graph as graphs
 
-    graph = graphs.graph_of(part.load(file))
+    profiled = part.steady(file, None)
+    graph = graphs.graph_of(profiled.trace, profiled.layers)
     timeline = graphs.simulate(graph)
     rows = [
         {"index": iteration.index, "measured_us": iteration.time_us, "simulated_us": time_us}

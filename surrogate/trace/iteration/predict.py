@@ -14,7 +14,7 @@ Lin et al. (HiPC 2022) divide the host time of an operator into overheads:
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from surrogate.trace.iteration import overheads as host_overheads
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import Action, HostStep, HostWork, Overheads, segments
 from surrogate.trace.iteration.times import DeviceTimes, collectives
-from surrogate.trace.profiling import NO_DEVICE, gpu_of, invalid_reason
+from surrogate.trace.profiling import NO_DEVICE, counted, gpu_of, invalid_reason
 
 KERNEL_GAP_US = 1.0
 """The gap between two activities of a stream, in µs. Source: Lin et al. (HiPC 2022)."""
@@ -356,7 +356,7 @@ class IterationTimes(TableResult):
 
 
 def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, **settings: Any) -> IterationTimes:
-    """Return the times of all iterations of a trace, or of one iteration.
+    """Return the times of the iterations of a trace without a warm-up (`steady_run`), or of one iteration.
 
     Parameters
     ----------
@@ -376,7 +376,9 @@ def iteration_times(trace: Trace | str | Path, *, iteration: int | None = None, 
     InputError
         If `replay_trace` raises it, or if the trace has no such iteration.
     """
-    return replay_trace(as_trace(trace), **settings).result(iteration)
+    part, note = (as_trace(trace), "") if iteration is not None else counted(as_trace(trace))
+    result = replay_trace(part, **settings).result(iteration)
+    return replace(result, notes=(*result.notes, note)) if note else result
 
 
 def replay_trace(

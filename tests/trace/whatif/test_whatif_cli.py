@@ -78,6 +78,22 @@ def test_numbers_have_no_exponents(seer, file):
     assert not re.search(r"\de[+-]?\d", out)
 
 
+def test_commands_count_the_same_iterations(seer, make_trace, tmp_path):
+    """A warm-up of ten times a step's time is left out of every command, unless it is chosen."""
+    trace, path = make_trace(steps=4), tmp_path / "warm.json"
+    first = next(event for event in trace["traceEvents"] if event["name"] == "ProfilerStep#5")
+    first |= {"ts": first["ts"] - 9000, "dur": first["dur"] + 9000}
+    path.write_text(json.dumps(trace))
+    for command in ("simulate", "iteration"):
+        rows = seer(command, path, "--json").succeeded().json["iterations"]
+        assert [row["index"] for row in rows] == [1, 2, 3]
+        assert [row["index"] for row in seer(command, path, "--json", "--iteration", "0").json["iterations"]] == [0]
+    (answer,) = seer("whatif", path, "faster-kernels", "--json").succeeded().json
+    facts = seer("summary", path, "--json").succeeded().json
+    assert facts["summary"]["iterations"] == 3
+    assert facts["summary"]["samples_per_s"] == pytest.approx(answer["samples_per_s_before"])
+
+
 def test_saved_timeline_can_be_read_back(seer, file, tmp_path):
     timeline = tmp_path / "changed.json"
     code, out, _ = seer("whatif", file, "faster-kernels=4", "--timeline", timeline, "--json")
