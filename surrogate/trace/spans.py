@@ -38,6 +38,8 @@ class Spans:
         The row of its parent, -1 for none.
     tags
         The tags that were passed to the tracer; {} for most spans.
+    notes
+        Notes on all spans.
     """
 
     name: tuple[str, ...]
@@ -47,6 +49,7 @@ class Spans:
     track: tuple[str, ...]
     parent: Ints
     tags: tuple[Mapping[str, object], ...]
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)
@@ -69,7 +72,7 @@ class Spans:
         parents = linked(np.argsort(order), self.parent[order])
         sorted_tags = tuple([self.tags[row] for row in rows])
         times = self.level[order], self.start_ns[order], self.end_ns[order]
-        return Spans(names, *times, tracks, parents, sorted_tags)
+        return Spans(names, *times, tracks, parents, sorted_tags, self.notes)
 
     def depth_first(self) -> Iterator[tuple[int, int]]:
         """Yield (row, depth) of every span, each before its children; children are in time order."""
@@ -97,7 +100,7 @@ class Spans:
             if self.level[row] <= last
         )
         short = short_names(row["span"].lstrip() for row in rows if row["level"] == LEVELS[-1])
-        return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows, short=short)
+        return ResultTable(f"Spans down to {deepest}: {len(rows):,}", rows, self.notes, short)
 
 
 def level_number(level: str) -> int:

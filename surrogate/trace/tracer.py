@@ -382,16 +382,17 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
     Returns
     -------
     Spans
-        The timeline.
+        The timeline. A note counts the spans that do not fit into their parent.
     int
         The number of spans of deeper runs that have no counterpart and are left out.
     """
     numbers: dict[tuple[_Path, int], int] = {}
     placed: dict[int, _Placed] = {}  # by the number that counterparts share
     reached = -1  # the deepest level that the runs so far have
-    lost = 0
+    lost = late = 0
     for spans in runs:
-        lost += _place(spans, reached, numbers, placed)
+        without_place, outside = _place(spans, reached, numbers, placed)
+        lost, late = lost + without_place, late + outside
         reached = max(reached, int(spans.level.max(initial=-1)))
     rows = list(placed.values())
     merged = Spans(
@@ -402,13 +403,19 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         track=tuple(row.spans.track[row.span_row] for row in rows),
         parent=np.array([row.parent for row in rows], np.int64),
         tags=tuple(row.spans.tags[row.span_row] for row in rows),
+        notes=(_LATE.format(late, len(rows)),) if late else (),
     )
     return merged.in_time_order(), lost
 
 
-def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], placed: dict[int, "_Placed"]) -> int:
-    """Add a run's spans below level ``reached`` to ``placed``, in order. Return the number of spans without a place."""
-    lost = 0
+def _place(
+    spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], placed: dict[int, "_Placed"]
+) -> tuple[int, int]:
+    """Add a run's spans below level ``reached`` to ``placed``, in order.
+
+    Return the number of spans without a place, and of spans that end after the parent that includes them in the run.
+    """
+    lost = late = 0
     number, top = _counterparts(spans, numbers)
     parent = spans.parent.tolist()
     start = spans.start_ns.tolist()
@@ -443,9 +450,16 @@ def _place(spans: Spans, reached: int, numbers: dict[tuple["_Path", int], int], 
             new_start = free + (new_start - ended) * share if inside[i] else earliest
         new_end = new_start + end[i] - start[i]
         last[key] = (end[i], new_end)
+        late += inside[i] and new_end > placed[number[p]].end + 0.5
         above = placed[number[p]].row if p >= 0 else -1
         placed[number[i]] = _Placed(len(placed), new_start, new_end, above, spans, i)
-    return lost
+    return lost, late
+
+
+_LATE = (
+    "{:,} of {:,} spans end after their parent: the file that recorded them was slower than the file of the parent, and"
+    " spans keep their own times"
+)
 
 
 class _Path(NamedTuple):

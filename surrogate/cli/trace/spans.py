@@ -49,7 +49,7 @@ def command(
     merged, lost = experiment.merged()
     table = merged.rows(level).top(out.top)
     levels = experiment.rows()
-    json_value = {"levels": list(levels), "spans": list(table), "without_counterpart": lost}
+    json_value = {"levels": list(levels), "spans": list(table), "without_counterpart": lost, "notes": list(table.notes)}
     shared.show(table.rows, out.form, json_value=json_value, table=shared.display_table(table, COLUMNS))
     if not out.form:
         shared.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
