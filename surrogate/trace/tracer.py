@@ -457,7 +457,7 @@ def _place(
 
 
 _LATE = (
-    "{:,} of {:,} spans end after their parent: the file that recorded them was slower than the file of the parent, and"
+    "{:,} of {:,} spans end after their parent ends: the file that recorded them was slower than the one of the parent, and"
     " spans keep their own times"
 )
 

@@ -234,6 +234,14 @@ def test_merge_levels_places_separate_runs_on_one_timeline():
     assert lost == 1
 
 
+def test_merge_levels_notes_spans_that_do_not_fit_into_their_parent():
+    """The step takes 100 alone, its layers 110 and 20 in another run: they follow each other without a gap."""
+    layers = _spans(("step", 0, 0, 160, -1), ("a", 1, 10, 120, 0), ("b", 1, 130, 150, 0))
+    found, lost = merge_levels([_spans(("step", 0, 1000, 1100, -1)), layers])
+    assert lost == 0 and found.end_ns.tolist() == [1100, 1110, 1130]
+    assert found.notes[0].startswith("2 of 3 spans end after their parent ends") and found.rows().notes == found.notes
+
+
 def test_merge_levels_starts_no_kernel_before_its_launch():
     """Scaled from the deep step, the first kernel would begin at 10, but its launch ends at 42."""
     calls = _spans(("step", 0, 0, 100, -1), ("op", 2, 25, 60, 0), ("launch", 3, 27, 42, 1))

@@ -53,4 +53,4 @@ def command(
     shared.show(table.rows, out.form, json_value=json_value, table=shared.display_table(table, COLUMNS))
     if not out.form:
         shared.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
-        shared.show(levels.rows)
+        shared.show(levels.rows, table=shared.display_table(levels))
