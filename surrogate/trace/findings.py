@@ -22,7 +22,7 @@ from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.report.tables import format_number
 from surrogate.trace import events, idle, profiling
 from surrogate.trace.events.parts import layer_type
-from surrogate.trace.events.phases import outermost_calls
+from surrogate.trace.events.phases import outermost_calls, start_up_calls
 from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES
@@ -199,7 +199,8 @@ class FinderInput:
         chosen = (self.pieces.name if names is None else names)[pieces]
         labels, index = np.unique(chosen.astype(str), return_inverse=True)
         sums_ms = np.bincount(index, self.pieces.time_us[pieces], len(labels)) / self.steps / 1e3
-        return ", ".join(f"{labels[i]} {format_number(sums_ms[i])} ms" for i in sums_ms.argsort()[::-1][:3])
+        longest = [i for i in sums_ms.argsort()[::-1][:3] if sums_ms[i] >= MIN_GAIN * sums_ms.sum()]
+        return ", ".join(f"{labels[i]} {format_number(sums_ms[i])} ms" for i in longest)
 
     def in_calls(self, rows: Ints) -> Mask:
         """Return the pieces during the calls, and all pieces of gaps that begin while one of the calls blocks."""
@@ -249,7 +250,7 @@ class FinderInput:
         on_device = np.isin(graph.kind, DEVICE_KINDS)
         texts = []
         full = np.array(graph.names, object)
-        on_host = np.array([*map(layer_type, graph.names)], object)
+        on_host = np.array([layer_type(idle.VERSION.sub("", name)) for name in graph.names], object)
         places = {"on the device": (tasks & on_device, full), "on the host": (tasks & ~on_device, on_host)}
         for place, (part, labels) in places.items():
             if part.any():
@@ -304,7 +305,8 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
     if why := invalid_reason(trace):
         return [], why
     finders = FINDERS if len(trace.activities) else ON_CPU
-    lacks = dict.fromkeys((find for find in FINDERS if find not in finders), "work of a device")
+    recorded = NO_DEVICE.removeprefix("holds no ")
+    lacks = dict.fromkeys((find for find in FINDERS if find not in finders), recorded)
     if len(trace.activities):
         lacks |= {} if profile.gpu else dict.fromkeys(NEED_GPU, "a GPU of the registry; name one with --gpu")
         if not (trace.ranges.shapes >= 0).any():
@@ -494,6 +496,13 @@ def _on_matrix_units(graph: Graph) -> Mask:
     return np.array([uses_tensor_cores(name) or "tf32" in name for name in graph.names])[graph.name]
 
 
+def start_up(case: FinderInput) -> Draft | None:
+    """Find first calls that start up the runtime or load modules, while the device is idle."""
+    starting = np.append(start_up_calls(case.trace), False)
+    tasks = (case.graph.kind == CALL) & starting[case.graph.row] & (case.graph.iteration >= 0)
+    return Draft("first calls", tasks, scale(case.graph, tasks, 0.0), idle=case.pieces.cause == idle.START_UP)
+
+
 def small_kernels(case: FinderInput) -> Draft | None:
     """Find kernels that the host launches one by one, more slowly than the device runs them.
 
@@ -646,16 +655,9 @@ def allocator_stalls(case: FinderInput) -> Draft | None:
 
 
 FINDERS: Sequence[Callable[[FinderInput], Draft | None]] = (
-    *(layout_transposes, products_in_fp32, whole_step_in_fp32, small_kernels, unfused_optimizer, data_loading),
-    *(
-        file_access,
-        host_outside_layers,
-        device_awaited,
-        unpinned_copies,
-        unaligned_rows,
-        exposed_communication,
-        allocator_stalls,
-    ),
+    *(layout_transposes, products_in_fp32, whole_step_in_fp32, start_up, small_kernels, unfused_optimizer),
+    *(data_loading, file_access, host_outside_layers, device_awaited, unpinned_copies, unaligned_rows),
+    *(exposed_communication, allocator_stalls),
 )
 ON_CPU = (data_loading,)
 """Finders for a trace without work of a device."""

@@ -14,7 +14,7 @@ import pandas as pd
 
 from surrogate.trace import events, profiling
 from surrogate.trace.events.parts import OTHER, iteration_at, layer_type
-from surrogate.trace.events.phases import outermost_calls
+from surrogate.trace.events.phases import captured_calls, outermost_calls, start_up_calls
 from surrogate.trace.events.tables import Ints, Nesting, Ranges, Timed, Trace, enclosing, linked, merged, take_rows
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
 from surrogate.trace.graph.host import main_thread
@@ -22,10 +22,20 @@ from surrogate.trace.graph.tasks import Floats, Mask
 from surrogate.trace.profiling import Profile, TraceSource, steady
 from surrogate.trace.result import ResultTable
 
-BLOCKED, OPERATOR, CALL, RANGE, SYSTEM, LOADER, COLLECTION, PYTHON, UNKNOWN, LAUNCHED = range(10)
+START_UP, CAPTURE, BLOCKED, OPERATOR, CALL, RANGE, SYSTEM, LOADER, COLLECTION, PYTHON, UNKNOWN, LAUNCHED = range(12)
 """Causes of idle time, in the order in which evidence counts. `LAUNCHED` is time after the launch call began."""
 CAUSES = (
-    *("blocking call", "operator", "runtime call", "range", "system call", "data loader", "garbage collection"),
+    *(
+        "start-up",
+        "graph capture",
+        "blocking call",
+        "operator",
+        "runtime call",
+        "range",
+        "system call",
+        "data loader",
+        "garbage collection",
+    ),
     *("Python", "unknown", "launched"),
 )
 LATENCY = "launch latency"
@@ -112,7 +122,9 @@ def idle_table(source: TraceSource) -> ResultTable:
         }
         for (cause, name), time_us, size in zip(sums.index, sums["sum"].tolist(), sums["size"].tolist(), strict=True)
     )
-    return ResultTable(f"Idle time of the device: {total_us / 1e3:,.3f} ms in {count:,} iterations", rows)
+    return ResultTable(
+        f"Idle time of the device: {total_us / 1e3:,.3f} ms in {count:,} iteration{'s' * (count > 1)}", rows
+    )
 
 
 def blocking_calls(trace: Trace) -> Mask:
@@ -139,6 +151,7 @@ def idle_pieces(profile: Profile) -> IdlePieces:
     """Return the pieces of the main device's idle time; without activities, of the iterations' whole time."""
     trace, iterations = profile.trace, profile.layers.iterations
     activities, calls = trace.activities, trace.calls
+    start_up = start_up_calls(trace)
     # Find every gap, with the activity that ends it; no activity ends the last gap. Work of other iterations follows.
     others = take_rows(activities, slice(0)) if trace.others is None else trace.others
     stream, start_ns, end_ns = (
@@ -156,8 +169,10 @@ def idle_pieces(profile: Profile) -> IdlePieces:
     of_others = following >= len(activities)
     following[of_others] = -1
     launch = linked(activities.call, following)
-    # Work of other iterations was launched there. Without a recorded launch, the whole gap has its cause on the host.
-    launch_ns = np.where(of_others, gap_start, np.where(launch < 0, gap_end, linked(calls.start_ns, launch)))
+    # Work of other iterations was launched there. Without a recorded launch, the whole gap has its cause on the host. A
+    # launch that starts up the runtime launches at its end.
+    called_ns = linked(np.where(start_up, calls.end_ns, calls.start_ns), launch)
+    launch_ns = np.where(of_others, gap_start, np.where(launch < 0, gap_end, called_ns))
     launch_ns = np.clip(launch_ns, gap_start, gap_end)
     main = main_thread(trace)
     thread = np.where(launch >= 0, linked(calls.thread, launch), main)
@@ -216,25 +231,27 @@ class _Evidence:
         blocking = _call_at(trace, np.flatnonzero(blocks), time_ns, thread)
         call = _call_at(trace, np.flatnonzero(outermost_calls(trace) == np.arange(len(calls))), time_ns, thread)
         # Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges.
-        layer, modules = linked(layers.of_range, around), layers.row[layers.from_frame == 1]
+        layer = linked(layers.of_range, around)
         types = np.array([*layers.type, ""], object)
         anchor = np.where(linked(layers.from_frame, layer) == 0, linked(layers.row, layer), -1)
         is_range = (anchor >= 0) & (linked(ranges.kind, anchor) != events.OPERATOR)
         layer = np.where(is_range & (linked(layers.phase_of_range, anchor) != OTHER), -1, layer)
         every_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
-        is_layer = np.isin(np.arange(len(frames)), modules)
-        module, container = (linked(enclosing(frames, chosen), frame) for chosen in (is_layer, every_module))
-        module = np.where(module >= 0, module, container)
+        module = linked(enclosing(frames, every_module), frame)
         operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
         label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
         rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
         loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)
         in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
+        in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
+        captured = _interval_at(time_ns, *_captures(trace)) >= 0
         by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
         system = rows[events.SYSTEM_CALL]
         inside = np.where(operator == "", "", " in ") + operator
         # Each cause, whether there is evidence of it, and its name; `np.select` takes the first.
         found = {
+            START_UP: (linked(start_up_calls(trace), call, False), _names(trace, calls, call) + inside),
+            CAPTURE: (captured | linked(in_capture, label, False), np.where(operator == "", "capture", operator)),
             BLOCKED: (blocking >= 0, _names(trace, calls, blocking) + inside),
             LOADER: (by_range, np.where(operator == "", _names(trace, ranges, label), operator)),
             OPERATOR: (operator != "", operator),
@@ -258,7 +275,9 @@ class _Evidence:
         return _Evidence(**columns)
 
 
-_VERSION = re.compile(r"_v\d+$")
+VERSION = re.compile(r"_v\d+$")
+"""Matches the version at the end of a call's name."""
+_CAPTURE = re.compile("begincapture|endcapture|graphinstantiate", re.I)
 _FRAMES = (events.SYSTEM_CALL, events.COLLECTION, events.FRAME)
 
 
@@ -271,7 +290,7 @@ def _names(trace: Trace, table: Timed, rows: Ints) -> np.ndarray:
     is_used = np.zeros(len(labels), np.bool_)
     is_used[index] = True
     for used in np.flatnonzero(is_used[:-1]).tolist():
-        text = _VERSION.sub("", trace.names[used]) if table is trace.calls else trace.names[used]
+        text = VERSION.sub("", trace.names[used]) if table is trace.calls else trace.names[used]
         labels[used] = layer_type(text) if table is trace.ranges or text.startswith(events.MODULE) else text
     return labels[index]
 
@@ -299,6 +318,23 @@ def _host_bounds(trace: Trace, threads: Ints) -> Ints:
         column[mask] for table, mask in zip(tables, rows, strict=True) for column in (table.start_ns, table.end_ns)
     ]
     return np.concatenate(columns)
+
+
+def _captures(trace: Trace) -> tuple[Ints, Ints]:
+    """Return the starts and ends of the captures of graphs, with the calls that begin, end and instantiate them."""
+    calls = trace.calls
+    captured = captured_calls(trace) | trace.name_matches(calls, _CAPTURE.search)
+    runs = [calls.start_ns[:0], calls.start_ns[:0]]
+    for thread in np.unique(calls.thread[captured]).tolist():
+        rows = np.flatnonzero(calls.thread == thread)
+        inside = np.flatnonzero(captured[rows])
+        new = np.diff(inside, prepend=-2) > 1
+        last = np.append(new[1:], True)
+        runs = [
+            np.append(runs[0], calls.start_ns[rows[inside[new]]]),
+            np.append(runs[1], calls.end_ns[rows[inside[last]]]),
+        ]
+    return merged(*runs)
 
 
 def _interval_at(time_ns: Ints, starts: Ints, ends: Ints) -> Ints:

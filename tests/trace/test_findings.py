@@ -140,6 +140,15 @@ def plant_files(events: Events) -> None:
     plant_host_code(events, "IO 7")
 
 
+def plant_start_up(events: Events) -> None:
+    start = step_start(events)
+    delay(events, start - 1, 60 * MS)
+    events += [
+        on_host("cpu_op", "aten::empty", start, 59 * MS),
+        call("cudaMallocHost", start + 100, 58 * MS, 9_999_997) | HOST,
+    ]
+
+
 def plant_value(events: Events) -> None:
     """Add loss.item() before the optimizer, whose launches then find an idle device."""
     (step,) = matching_events(events, "Optimizer.step", "user_annotation")
@@ -206,6 +215,7 @@ def plant_allocations(events: Events) -> None:
     delay(second_step, start - 1, 60 * MS)
     names = ("cudaFree", "cudaMalloc")
     events += [
+        *(call(name, first - 10 * n, 2, 10**8 + 5 + n) | HOST for n, name in enumerate(names, 1)),
         *second_step,
         *(call(name, start + 30 * MS * n, 29.9 * MS, 10**8 + n) | HOST for n, name in enumerate(names)),
         on_host("user_annotation", "ProfilerStep#1", first, offset_us - 10),
@@ -217,6 +227,7 @@ PLANTED = {
     finders.layout_transposes: plant_layout,
     finders.whole_step_in_fp32: plant_fp32,
     finders.products_in_fp32: plant_sgemm,
+    finders.start_up: plant_start_up,
     finders.small_kernels: plant_small_kernels,
     finders.unfused_optimizer: plant_optimizer,
     finders.data_loading: plant_loading,

@@ -139,7 +139,9 @@ def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
     if not others:
         return idle
     sums = {name: sum(row[name] for row in others) for name in rows[0] if name not in ("cause", "name")}
-    return replace(idle, rows=(*rows, {"cause": "others", "name": f"{len(others):,} causes", **sums}))
+    return replace(
+        idle, rows=(*rows, {"cause": "others", "name": f"{len(others):,} cause{'s' * (len(others) > 1)}", **sums})
+    )
 
 
 def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
