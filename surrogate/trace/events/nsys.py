@@ -1,8 +1,10 @@
 """Read an Nsight Systems sqlite export: NVTX ranges, library and CUDA calls, kernels, copies, synchronisations."""
 
+import json
+import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,10 @@ _MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5:
 _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")
 _SYNCS = {1: events.SYNC_EVENT, 2: events.SYNC_STREAM_WAIT, 3: events.SYNC_STREAM, 4: events.SYNC_CONTEXT}
 _NVTX_RANGES = (59, 60)  # push/pop and start/end ranges
+_FIELDS = re.compile(r", (seq|op_id|sizes|input_op_ids) = ")
+"""Separates the arguments that ``emit_nvtx`` appends to an operator's name."""
+_PYPROF = re.compile(r"\{['\"]mod['\"]: ['\"]([\w.]+)['\"], ['\"]op['\"]: ['\"](\w+)")
+"""Matches the texts of PyProf, which are dictionaries of a call and its arguments."""
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _READ = {_PREFIX + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")}
 _LIBRARIES = ("CUDNN_EVENTS", "CUBLAS_EVENTS")
@@ -102,12 +108,22 @@ class _NsysExport:
         for start, end, kind, tid, text, text_id in self.rows(
             "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId"
         ):
-            if kind in _NVTX_RANGES and end is not None:
-                name = self.name(text_id, text)
-                if events.COLLECTION_NAME.search(self.raw.names.distinct[name]):
-                    self.raw.tables["frames"].rows.append(self.range(start, end, name, events.COLLECTION, tid))
-                else:
-                    yield self.range(start, end, name, events.NVTX, tid)
+            if kind not in _NVTX_RANGES or end is None:
+                continue
+            label, fields = _parsed(text if isinstance(text, str) else self.texts.get(text_id))
+            name = self.raw.names.index(label)
+            if events.COLLECTION_NAME.search(label):
+                self.raw.tables["frames"].rows.append(self.range(start, end, name, events.COLLECTION, tid))
+                continue
+            is_backward = "Backward" in label or label.startswith("autograd::engine")
+            is_operator = label.startswith("aten::") or (bool(fields) and (is_backward or "::" in label))
+            autograd = (fields.get("seq", -1), int(is_backward) if fields else -1)
+            with suppress(ValueError, RecursionError):
+                autograd += (
+                    (self.raw.shapes.index(fields["sizes"], json.loads(fields["sizes"])),) if "sizes" in fields else ()
+                )
+            kind = events.OPERATOR if is_operator else events.NVTX
+            yield self.range(start, end, name, kind, tid, autograd)
 
     def system_calls(self) -> Iterator[EventRow]:
         """Yield the operating system's calls of the threads that have CUDA calls or NVTX ranges."""
@@ -124,8 +140,9 @@ class _NsysExport:
             for start, end, tid, name in self.rows(table, "start", "end", "globalTid", "nameId"):
                 yield self.range(start, end, self.name(name), events.OPERATOR, tid)
 
-    def range(self, start: object, end: object, name: int, kind: int, tid: object) -> EventRow:
-        return start, _length(start, end), name, kind, self.thread(tid), -1, -1, -1, -1, -1, -1, -1
+    def range(self, start: object, end: object, name: int, kind: int, tid: object, autograd: EventRow = ()) -> EventRow:
+        """Return the raw row of a range; ``autograd`` are its sequence, its forward thread and its shapes."""
+        return start, _length(start, end), name, kind, self.thread(tid), -1, *autograd, *[-1] * (6 - len(autograd))
 
     def calls(self) -> Iterator[EventRow]:
         for start, end, tid, correlation, name in self.rows(
@@ -196,6 +213,15 @@ def _activity(
     """
     start, end, *place, process, correlation = event
     return start, _length(start, end), name, kind, *place, _process(process), correlation, -1, *launch, *moved, node
+
+
+def _parsed(text: object) -> tuple[str, dict[str, str]]:
+    """Return the name in an NVTX text, and the arguments that ``torch.autograd.profiler.emit_nvtx`` appended."""
+    label = text if isinstance(text, str) else "unnamed"
+    if call := _PYPROF.match(label):
+        return ".".join(call.groups()), {}
+    name, *fields = _FIELDS.split(label.partition(" | arg_type=")[0])
+    return name or "unnamed", dict(zip(fields[::2], fields[1::2], strict=True))
 
 
 def _length(start: object, end: object) -> int:

@@ -5,6 +5,7 @@ rows into NumPy columns. The conversion is fast if every value is a plain number
 converted one by one.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from surrogate.trace.events.launches import (
     ANY_PROCESS,
     OTHER_PROCESS,
     Keys,
+    clip_overlaps,
     join,
     launched_by,
     launching_kind,
@@ -249,6 +251,8 @@ def nanoseconds(values: Sequence[object]) -> tuple[Ints, bool]:
 
 _ROUNDING_NS = 1000
 """The maximum time that rounding to whole µs cuts off the end of a range, in ns."""
+_ROCM = re.compile("hip|AMD|Radeon|gfx")
+"""Matches the names of ROCm's calls and GPUs."""
 _FAR_NS = 24 * 3600 * 10**9
 """No trace is longer, in ns. An event that is this far from the median one has no usable time."""
 _ZERO_NS, _ABSOLUTE_NS = 10**9, 10**11
@@ -361,6 +365,9 @@ def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
             notes += join(columns, keys, calls)
         else:
             columns["call"] = launched_by(keys, calls)
+    used = {raw.names.distinct[i] for i in np.unique(parts["calls"]["name"]).tolist()}
+    if any(map(_ROCM.match, [*used, *(gpu.name for gpu in raw.devices)])):
+        notes += clip_overlaps(parts["activities"], calls)
     return notes
 
 

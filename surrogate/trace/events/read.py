@@ -18,6 +18,8 @@ import msgspec
 
 from surrogate.bundled import TRACES
 from surrogate.features.errors import InputError, require_regular
+from surrogate.formats.foreign_file import chunks
+from surrogate.formats.recognise import explained
 from surrogate.trace import events
 from surrogate.trace.events.batches import EventFile
 from surrogate.trace.events.raw import PACKED_ROWS, EventRow, RawTrace, build_trace, clean_name
@@ -42,7 +44,16 @@ _UNKNOWN = (0, 0, 0)
 _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 
 _RANGES = {"operator": events.OPERATOR, "cpu_op": events.OPERATOR, "user_annotation": events.ANNOTATION}
-_CALLS = ("runtime", "cuda_runtime", "cuda_driver", "driver", "hip_runtime", "xpu_runtime", "mtia_runtime")
+_CALLS = (
+    "runtime",
+    "cuda_runtime",
+    "cuda_driver",
+    "driver",
+    "hip_runtime",
+    "xpu_runtime",
+    "xpu_driver",
+    "mtia_runtime",
+)
 _ACTIVITIES = {
     **dict.fromkeys(("kernel", "concurrent_kernel"), events.KERNEL),
     **dict.fromkeys(("memcpy", "gpu_memcpy"), events.COPY),
@@ -104,6 +115,8 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or one of {ships}") from None
     if start.startswith((b"PK\x03\x04", b"\xfd7zXZ")):
         raise InputError(f"{path}: is an archive; only files packed by gzip or bzip2 are read; unpack it first")
+    if path.suffix in (".nsys-rep", ".qdrep"):
+        raise InputError(f"{path}: is a report of Nsight Systems; write it with `nsys export --type sqlite {path}`")
     collecting = gc.isenabled()
     gc.disable()  # millions of new objects have no cycles to search for
     try:
@@ -112,17 +125,21 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
 
             trace = read_nsys(path)
         else:
-            from surrogate.formats.foreign_file import chunks
-
             trace = read_kineto(chunks(path, max_bytes=max_bytes, progress=progress), str(path))
+    except InputError as error:
+        raise InputError(explained(str(error), [path], "trace", "trace summary")) from None
     finally:
         if collecting:
             gc.enable()
-    if not (len(trace.ranges) or len(trace.calls) or len(trace.activities) or len(trace.frames)):
-        raise InputError(
+    if not len(trace.activities):
+        is_empty = not (len(trace.ranges) or len(trace.calls) or len(trace.frames))
+        line = (
             f"{path}: holds no operators, calls or kernels; record it with torch.profiler's"
             " export_chrome_trace, or export it with `nsys export --type sqlite`"
         )
+        other = explained(line, [path], "trace", "trace summary")
+        if is_empty or other != line:
+            raise InputError(other)
     return trace
 
 
