@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations, period, steady_run, trim
+from surrogate.trace.events.phases import captured_calls, start_up_calls
+from tests.known import cases
+from tests.trace.events import call, device, event
 
 
 def test_profiler_steps_become_iterations(make_trace, read):
@@ -110,9 +113,9 @@ def test_steady_run_excludes_iterations_over_three_times_the_median():
 
 def test_trim_keeps_one_gpu(make_trace, read):
     trace = make_trace(steps=1)
-    for event in trace["traceEvents"]:
-        if event["name"] == "add_kernel":
-            event["args"]["device"] = 1
+    for record in trace["traceEvents"]:
+        if record["name"] == "add_kernel":
+            record["args"]["device"] = 1
     found = trim(read(trace), gpu=1)
     assert [found.name_of(found.activities, 0)] == ["add_kernel"] and len(found.activities) == 1
     assert found.name_of(found.ranges, found.activities.range[0]) == "aten::add_"
@@ -135,3 +138,31 @@ def test_trim_keeps_links_valid_for_any_time_range(invented_trace, start, length
     launched = activities.call >= 0
     assert (activities.correlation[launched] == calls.correlation[activities.call[launched]]).all()
     assert (part.calls.kind != events.OTHER_CALL).all()
+
+
+@cases(__file__)
+def test_steps_count_if_they_hold_work_and_their_kernels(lost, added, counted, note, make_trace, read):
+    """A step has 5 launches and 6 activities; ``lost`` activities are not in the file, ``added`` events are."""
+    trace = make_trace(steps=4)
+    recorded = [record for record in trace["traceEvents"] if record["cat"] in ("kernel", "gpu_memcpy")][slice(*lost)]
+    kept = [record for record in trace["traceEvents"] if record not in recorded]
+    extra = [event(*fields[:2], fields[2] + 1_700_000_000_000_000, *fields[3:]) for fields in added]
+    found = read({"traceEvents": kept + extra})
+    every = iterations(found)
+    assert [part.index for part in every] == counted
+    assert note in " ".join(found.notes) and bool(note) == bool(found.notes)
+    of_activity = iteration_of(every, found)[2]
+    assert (of_activity[found.activities.call < 0] == -1).all()
+    assert np.bincount(of_activity[of_activity >= 0], minlength=len(every)).max() == 6
+
+
+@cases(__file__)
+def test_captures_and_start_up_are_found(calls, kernels, captured, start_up, read):
+    """Calls are (name, start, time, thread), in µs; kernels are (call, start, time)."""
+    recorded = [call(*fields[:3], number, fields[3]) for number, fields in enumerate(calls)]
+    found = read({"traceEvents": recorded + [device("k", start, time, number) for number, start, time in kernels]})
+    assert np.flatnonzero(captured_calls(found)).tolist() == captured
+    assert np.flatnonzero(start_up_calls(found)).tolist() == start_up
+    assert ("stream capture" in str(found.notes)) == bool(captured) and ("warm-up" in str(found.notes)) == bool(
+        start_up
+    )

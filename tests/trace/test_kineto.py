@@ -14,6 +14,7 @@ from surrogate.trace.events.tables import take_rows
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import sources_by_layer, summary
 from surrogate.trace.whatif import what_ifs
+from tests.known import cases
 from tests.trace.events import call, device, event
 
 
@@ -197,4 +198,12 @@ def test_execution_trace_is_refused_with_advice_on_recording(refused, tmp_path):
     path = tmp_path / "et.json"
     path.write_text(json.dumps({"schema": "1.0.1", "pid": 1, "nodes": [{"id": 1, "name": "aten::relu"}]}))
     with refused("record_shapes=True"):
+        read_trace(path)
+
+
+@cases(__file__)
+def test_files_of_other_programs_are_named(content, name, tmp_path, refused):
+    path = tmp_path / "given"
+    path.write_bytes(content.encode("latin-1"))
+    with refused(f"{path}: this is {name}"):
         read_trace(path)

@@ -137,3 +137,14 @@ def test_one_rank_of_merged_traces_counts(renamed, kept, make_trace, read, refus
     assert len(trace.activities) == len(trace.calls) == 18 and (trace.activities.call >= 0).all()
     assert trace.name_matches(trace.activities, lambda name: name.endswith(f"of rank {kept}")).all()
     assert len(iterations(trace)) == 3 and "holds 2 ranks; only process" in trace.notes[0]
+
+
+@cases(__file__)
+def test_overlong_kernels_of_rocm_end_at_the_next_one(name, node, times, ends, read):
+    """Kernels begin every 100 µs on one stream and last ``times``."""
+    recorded = [call(name, 100 * i, 5, i) for i in range(len(times))]
+    recorded += [device("k", 100 * i + 10, time, i, **{"graph node id": node}) for i, time in enumerate(times)]
+    trace = read({"traceEvents": recorded})
+    assert (trace.activities.end_ns / 1e3).tolist() == ends
+    clipped = sum(end != 100 * i + 10 + time for i, (time, end) in enumerate(zip(times, ends, strict=True)))
+    assert (f"{clipped} kernels of ROCm lasted beyond" in str(trace.notes)) == (clipped > 0)

@@ -1,6 +1,7 @@
 """Reading sqlite exports of Nsight Systems: an invented one with few columns, and a real one."""
 
 import sqlite3
+from ast import literal_eval
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from surrogate.formats import FORMATS
 from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
+from tests.known import cases
 from tests.trace.events import nsys_export
 
 _PROCESS = 42 << 24
@@ -72,6 +74,14 @@ def test_system_calls_of_cuda_threads_and_collections_are_frames(tmp_path):
     assert [trace.names[name] for name in trace.frames.name] == ["read", "Python GC"]
     assert trace.frames.kind.tolist() == [events.SYSTEM_CALL, events.COLLECTION]
     assert trace.ignored == {"OSRT_API of threads without CUDA": 1}
+
+
+@cases(__file__)
+def test_arguments_are_no_part_of_a_range_s_name(text, name, kind, sequence, shapes, tmp_path):
+    tables = {"NVTX_EVENTS": ("start end eventType globalTid text textId", [(0, 90, 59, _THREAD, text, None)])}
+    trace = read_trace(nsys_export(tmp_path / "x.sqlite", tables))
+    assert (trace.names[trace.ranges.name[0]], int(trace.ranges.kind[0])) == (name, kind)
+    assert (int(trace.ranges.sequence[0]), trace.shapes_of(0)) == (sequence, shapes and literal_eval(shapes))
 
 
 def test_nvprof_database_is_refused_with_the_csv_command(tmp_path, refused):
