@@ -13,19 +13,14 @@ from typing import NamedTuple
 import pandas as pd
 
 from experiments.experiment import HOME
+from experiments.sources import own_settings
 from experiments.widths import HOLDOUT_SHAPES, LEFT_OUT
 from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.prediction.shipped import bundles_by_family
 
 FAMILIES = {"conv": "convolutions", "gemm": "matrix products", "attention": "attention", "moe": "mixtures of experts"}
 """Family → its column heading. `seer gpus` lists the other families."""
-PASSES = {
-    "transformers": "transformers",
-    "torch7": "fp32 image networks",
-    "timm, convolutions, NCHW": "image networks",
-    "small programs, eager": "small programs",
-    "llm": "language models",
-}
+PASSES: dict[str, str] = own_settings(__file__)
 """Prefix of the name of a set of whole passes → its label in the table."""
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 

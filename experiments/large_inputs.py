@@ -70,23 +70,6 @@ def started(command: str, path: Path, out: Path) -> dict[str, Any]:
     return measured([word.format(path=path, out=out, bundle=FOLDER / "cudnn7") for word in PLAN["words"][command]])
 
 
-_MEASURE = """
-import json, os, sys, time
-out, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-os.dup2(nowhere, 1), os.dup2(nowhere, 2)
-began = time.monotonic()
-process = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
-_, status, used = os.wait4(process, 0)
-seconds = time.monotonic() - began
-figures = [seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)]
-os.write(out, json.dumps(figures).encode())
-"""
-"""A small process that starts and measures the others.
-
-The system adds the memory of the starting process to the memory of the new one.
-"""
-
-
 def answer(table: pd.DataFrame) -> str:
     """Return seconds and memory of every command and peer, with the goal if there is one."""
     parts = []
@@ -154,7 +137,7 @@ def _steps(events: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def measured(words: Sequence[str | Path]) -> dict[str, Any]:
     """Run Python with these words; return seconds, CPU seconds and the largest resident set, or a note if it fails."""
-    command = [sys.executable, "-S", "-c", _MEASURE, sys.executable, *words]
+    command = [sys.executable, "-S", "-c", PLAN["measure"], sys.executable, *words]
     seconds, cpu_s, peak_mib, status = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     record = {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak_mib}
     return record | ({"note": f"ended with status {status}"} if status else {})

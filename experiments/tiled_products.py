@@ -42,16 +42,7 @@ MIN_FLOPS = 5e9
 """Minimum FLOPs of these convolutions: MIOpen's own time is in the shorter ones."""
 FITTED = {"gfx9": ("mi60",), "gfx1": ("rx-6900-xt",), MATRIX_CORES: ("mi100", "mi210", "mi300x", "mi355x")}
 """Model → the boards that it is fitted to."""
-LEFT_OUT = {
-    "mi60": ("rx-6900-xt",),
-    "rx-6900-xt": ("mi60",),
-    "mi100": ("mi210", "mi300x", "mi355x"),
-    "mi210": ("mi100", "mi300x", "mi355x"),
-    "mi300x": ("mi355x",),
-    "mi355x": ("mi300x",),
-    "mi25": ("mi60",),
-    "vega-fe": ("mi60",),
-}
+LEFT_OUT = {board: tuple(others) for board, others in own_settings(__file__).items()}
 """Board that is judged → the boards that its model is fitted to."""
 START = {"latency": 600.0, "bandwidth": 0.8, "split_us": 3.0, "start_us": 4.0}
 """Values that regularise the fit if the rows do not determine a parameter."""

@@ -20,7 +20,7 @@ import pandas as pd
 from experiments.experiment import HOME, Effort, ExperimentResult, program
 from experiments.image_networks import crc, fitted, stacked
 from experiments.small_networks import restored
-from experiments.sources import Sources
+from experiments.sources import Sources, own_settings
 from experiments.verdicts import percent
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
@@ -43,15 +43,7 @@ TF32 = ("products", "convolutions")
 FITTED_GPU = "rtx-3090"
 FOLDS = 4
 """Number of folds by module whose errors determine the intervals of steps."""
-FITTED = {
-    "filter_gradient": 1.1,
-    "gradient_transform": 0.95,
-    "padding_passes": 3.0,
-    "depthwise_gradient_bandwidth": 0.6,
-    "batch_norm_bandwidth": 0.9,
-    "batch_norm_gradient_bandwidth": 0.45,
-    "norm_gradient_bandwidth": 0.2,
-}
+FITTED: dict[str, float] = own_settings(__file__)
 """Constants of gradients and of norms by the batch's statistics → start value."""
 MAX_PARAMETER_DIFFERENCE = 0.01
 """Maximum relative difference of the parameters to the measured network's. timm has changed some networks since."""

@@ -17,15 +17,8 @@ from surrogate.features.families import CONV
 from surrogate.report.results import Results, choice_rows, read_results, time_rows
 from surrogate.report.tables import interval_change, percent, ratio
 
-HEADS = (
-    "model",
-    "slowdown, stored",
-    "slowdown, tuned",
-    "change of the slowdown, % [95 %]",
-    "median / p90 error, stored",
-    "median / p90 error, tuned",
-    "s per search",
-)
+HEADS = ["model", "slowdown, stored", "slowdown, tuned", "change of the slowdown, % [95 %]"]
+HEADS += ["median / p90 error, stored", "median / p90 error, tuned", "s per search"]
 
 
 def markdown(stored: Path, tuned: Path) -> str:
