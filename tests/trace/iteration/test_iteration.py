@@ -17,6 +17,7 @@ from surrogate.network.predict import Predictors
 from surrogate.prediction.results import KernelTime
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace.calls import batch_size
+from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import DeviceTimes, PredictedTime, predicted_times
@@ -153,6 +154,18 @@ def test_errors_of_kernel_kinds_are_independent():
     )
     assert DeviceTimes(np.ones(3), (), (), parts).factor_90 == pytest.approx(np.exp(np.hypot(9, 12) / 40))
     assert DeviceTimes(np.ones(3), ()).factor_90 == 1
+    assert DeviceTimes(np.ones(3), (), (), parts, board_factor=3.0).factor_90 == 3
+
+
+@pytest.mark.parametrize(
+    ("own", "target", "factor"),
+    [
+        *(("h100-sxm", "h200-sxm", 1.0), ("v100-sxm2-16gb", "a100-sxm4-40gb", 1.8), ("a100-sxm4-40gb", "t4", 3.0)),
+        *(("rtx-3090", "l4", 3.0), ("mi300x", "h100-sxm", 3.3)),
+    ],
+)
+def test_interval_between_two_chips_has_a_minimum_width(own, target, factor):
+    assert kernel_times._board_factor(gpu(own), gpu(target)) == factor
 
 
 def test_operators_without_a_prediction_are_listed(trace, fake):
