@@ -14,7 +14,7 @@ import pandas as pd
 
 from surrogate.trace import events, profiling
 from surrogate.trace.events.parts import OTHER, iteration_at, layer_type
-from surrogate.trace.events.phases import captured_calls, outermost_calls, start_up_calls
+from surrogate.trace.events.phases import captured_calls, launched_before, outermost_calls, start_up_calls
 from surrogate.trace.events.tables import Ints, Nesting, Ranges, Timed, Trace, enclosing, linked, merged, take_rows
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
 from surrogate.trace.graph.host import main_thread
@@ -38,6 +38,7 @@ CAUSES = (
     ),
     *("Python", "unknown", "launched"),
 )
+_WHOLE_MODEL = "DistributedDataParallel"
 LATENCY = "launch latency"
 """The name of `LAUNCHED` time that is not longer than a launch usually takes."""
 LOADER_RANGE = "enumerate(DataLoader)"
@@ -150,9 +151,58 @@ def blocking_calls(trace: Trace) -> Mask:
 def idle_pieces(profile: Profile) -> IdlePieces:
     """Return the pieces of the main device's idle time; without activities, of the iterations' whole time."""
     trace, iterations = profile.trace, profile.layers.iterations
+    gaps, main, blocks = _gaps(profile), main_thread(trace), blocking_calls(trace)
+    thread = np.where(gaps.launch >= 0, linked(trace.calls.thread, gaps.launch), main)
+    # Between two neighbouring bounds, the host does one thing.
+    bounds = _host_bounds(trace, np.append(thread, main))
+    bounds = bounds[_interval_at(bounds, gaps.start_ns, gaps.end_ns) >= 0]
+    edges = np.array([edge for part in iterations for edge in (part.start_ns, part.end_ns)], np.int64)
+    cuts = np.unique(np.concatenate([gaps.start_ns, gaps.end_ns, gaps.launch_ns, edges, bounds]))
+    low, high = cuts[:-1], cuts[1:]
+    gap, iteration = _interval_at(low, gaps.start_ns, gaps.end_ns), iteration_at(iterations, low)
+    chosen = (gap >= 0) & (iteration >= 0)
+    low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
+    evidence = _Evidence.at(profile, blocks, low, thread[gap])
+    processes = np.array([each.process for each in trace.threads] or [""], object)
+    has_main = (evidence.cause == UNKNOWN) & (processes[thread[gap]] == processes[main])
+    evidence = evidence.filled(has_main, _Evidence.at(profile, blocks, low[has_main], np.full(has_main.sum(), main)))
+    # After the launch call began, the device is the cause.
+    is_launched = low >= gaps.launch_ns[gap]
+    waits = np.where(gaps.end_ns - gaps.launch_ns > 1e3 * UNEXPLAINED_US, "wait for other work", LATENCY)
+    is_copy = np.isin(linked(trace.activities.kind, gaps.following), events.MOVES)
+    # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
+    rows = np.flatnonzero(blocks)
+    begun = linked(rows, np.searchsorted(trace.calls.start_ns[rows], gaps.start_ns + TOLERANCE_NS, "right") - 1)
+    blocked = np.where(linked(trace.calls.end_ns, begun) >= gaps.start_ns - TOLERANCE_NS, begun, -1)
+    pieces = IdlePieces(
+        start_ns=low,
+        end_ns=high,
+        iteration=iteration,
+        cause=np.where(is_launched, LAUNCHED, evidence.cause),
+        name=np.where(is_launched, np.where(is_copy, "copy", waits)[gap], evidence.name).astype(object),
+        call=np.where(is_launched, -1, evidence.call),
+        system_call=np.where(is_launched, -1, evidence.system_call),
+        following=gaps.following[gap],
+        blocked=blocked[gap],
+    )
+    return _joined(pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gaps:
+    """The idle gaps of the main device: the activity that ends each, its launch call, and when it was launched."""
+
+    start_ns: Ints
+    end_ns: Ints
+    following: Ints
+    launch: Ints
+    launch_ns: Ints
+
+
+def _gaps(profile: Profile) -> _Gaps:
+    """Return the gaps from the first iteration's start to the last one's end; no activity ends the last gap."""
+    trace, iterations = profile.trace, profile.layers.iterations
     activities, calls = trace.activities, trace.calls
-    start_up = start_up_calls(trace)
-    # Find every gap, with the activity that ends it; no activity ends the last gap. Work of other iterations follows.
     others = take_rows(activities, slice(0)) if trace.others is None else trace.others
     stream, start_ns, end_ns = (
         np.concatenate([getattr(table, name) for table in (activities, others)])
@@ -166,51 +216,15 @@ def idle_pieces(profile: Profile) -> IdlePieces:
     gap_start = np.append(first_ns, busy_end)
     gap_end = np.maximum(gap_start, np.append(busy_start, last_ns))
     following = np.append(on_device[np.searchsorted(start_ns[on_device], busy_start)], -1)
-    of_others = following >= len(activities)
-    following[of_others] = -1
+    # Work of other iterations, and work from before the recording, was launched earlier.
+    is_earlier = np.concatenate([launched_before(trace), np.ones(len(others), np.bool_), [False]])[following]
+    following = np.where(following < len(activities), following, -1)
     launch = linked(activities.call, following)
-    # Work of other iterations was launched there. Without a recorded launch, the whole gap has its cause on the host. A
-    # launch that starts up the runtime launches at its end.
-    called_ns = linked(np.where(start_up, calls.end_ns, calls.start_ns), launch)
-    launch_ns = np.where(of_others, gap_start, np.where(launch < 0, gap_end, called_ns))
-    launch_ns = np.clip(launch_ns, gap_start, gap_end)
-    main = main_thread(trace)
-    thread = np.where(launch >= 0, linked(calls.thread, launch), main)
-    # Between two neighbouring bounds, the host does one thing.
-    blocks = blocking_calls(trace)
-    bounds = _host_bounds(trace, np.append(thread, main))
-    bounds = bounds[_interval_at(bounds, gap_start, gap_end) >= 0]
-    edges = [edge for part in iterations for edge in (part.start_ns, part.end_ns)]
-    cuts = np.unique(np.concatenate([gap_start, gap_end, launch_ns, np.array(edges, np.int64), bounds]))
-    low, high = cuts[:-1], cuts[1:]
-    gap, iteration = _interval_at(low, gap_start, gap_end), iteration_at(iterations, low)
-    chosen = (gap >= 0) & (iteration >= 0)
-    low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
-    evidence = _Evidence.at(profile, blocks, low, thread[gap])
-    processes = np.array([each.process for each in trace.threads] or [""], object)
-    has_main = (evidence.cause == UNKNOWN) & (processes[thread[gap]] == processes[main])
-    evidence = evidence.filled(has_main, _Evidence.at(profile, blocks, low[has_main], np.full(has_main.sum(), main)))
-    # After the launch call began, the device is the cause.
-    is_launched = low >= launch_ns[gap]
-    late_us = (gap_end - launch_ns)[gap] / 1e3
-    waits = np.where(late_us > UNEXPLAINED_US, "wait for other work", LATENCY)
-    is_copy = np.isin(linked(activities.kind, following), events.MOVES)[gap]
-    # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
-    rows = np.flatnonzero(blocks)
-    begun = linked(rows, np.searchsorted(calls.start_ns[rows], gap_start + TOLERANCE_NS, "right") - 1)
-    blocked = np.where(linked(calls.end_ns, begun) >= gap_start - TOLERANCE_NS, begun, -1)
-    pieces = IdlePieces(
-        start_ns=low,
-        end_ns=high,
-        iteration=iteration,
-        cause=np.where(is_launched, LAUNCHED, evidence.cause),
-        name=np.where(is_launched, np.where(is_copy, "copy", waits), evidence.name).astype(object),
-        call=np.where(is_launched, -1, evidence.call),
-        system_call=np.where(is_launched, -1, evidence.system_call),
-        following=following[gap],
-        blocked=blocked[gap],
-    )
-    return _joined(pieces)
+    # Without a recorded launch, the whole gap has its cause on the host. A call that starts up the runtime launches at
+    # its end.
+    called_ns = linked(np.where(start_up_calls(trace), calls.end_ns, calls.start_ns), launch)
+    launch_ns = np.where(is_earlier, gap_start, np.where(launch < 0, gap_end, called_ns))
+    return _Gaps(gap_start, gap_end, following, launch, np.clip(launch_ns, gap_start, gap_end))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,6 +253,10 @@ class _Evidence:
         every_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
         module = linked(enclosing(frames, every_module), frame)
         operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
+        # The wrapper of a whole model says less than the operators inside.
+        inner = linked(enclosing(ranges, ranges.kind == events.OPERATOR, outermost=True), around)
+        is_whole = np.char.startswith(operator.astype(str), _WHOLE_MODEL) & (inner >= 0)
+        operator = np.where(is_whole, _names(trace, ranges, inner), operator)
         label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
         rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
         loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)

@@ -260,7 +260,8 @@ def step_table(source: TraceSource) -> ResultTable:
     is_launched, is_blocked = pieces.cause == LAUNCHED, (pieces.cause == BLOCKED) & has_launch
     copies = np.isin(linked(trace.activities.kind, pieces.following), events.MOVES) & is_launched
     copies |= is_blocked & (linked(trace.calls.kind, pieces.call) == events.COPY_CALL)
-    sync, copy, launched, unknown = is_blocked & ~copies, copies, is_launched & ~copies, ~has_launch
+    sync, copy, launched = is_blocked & ~copies, copies, is_launched & ~copies
+    unknown = ~has_launch & ~is_launched
     masks = (~(sync | copy | launched | unknown), sync, copy, launched, unknown)
     idle_parts = [np.bincount(pieces.iteration[mask], pieces.time_us[mask], len(iterations)) for mask in masks]
     busy_parts = (compute, kernel - compute, busy - kernel)
@@ -291,13 +292,12 @@ def covered_us(starts: Ints, ends: Ints, times_ns: Ints) -> Floats:
     return np.interp(times_ns, np.column_stack([starts, ends]).ravel(), covered.ravel()) / 1e3
 
 
-def step_bound(profile: Profile, timeline: Timeline) -> str | None:
-    """Return the bound of the steps by their critical path, and the three largest parts of the device's time.
+def step_bound(steps: ResultTable, timeline: Timeline) -> str | None:
+    """Return the bound of steps by their critical path, and the three largest parts of the device's time.
 
-    They may differ. A device that computes half of the time is no bound if it always waits for the host. ``timeline``
-    is the simulation of the unchanged graph.
+    They may differ. A device that computes half of the time is no bound if it always waits for the host. ``steps``
+    is the `step_table`, and ``timeline`` the simulation of the unchanged graph.
     """
-    steps = step_table(profile)
     longest = bound(path_us(timeline))
     total_us = sum(row["time_us"] for row in steps)
     if not longest or not total_us:
@@ -359,9 +359,10 @@ def summary(source: TraceSource) -> Row:
     notes = [*trace.notes, "" if trace.ends_early else invalid, profile.left_out]
     if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():
         notes.append("no operator has a shape, so batch and bounds are unknown; record with record_shapes=True")
-    span_us, idle_us = (sum(times_us), sum(map(idle_of_step, step_table(profile)))) if len(on_device) else (0.0, 0.0)
+    steps = step_table(profile)
+    span_us, idle_us = (sum(times_us), sum(map(idle_of_step, steps))) if len(on_device) else (0.0, 0.0)
     return {
-        "bound": step_bound(profile, timeline) if len(on_device) and timeline else None,
+        "bound": step_bound(steps, timeline) if len(on_device) and timeline else None,
         "notes": "; ".join(filter(None, notes)) or None,
         "trace": Path(trace.source).name,
         "format": trace.format,

@@ -51,7 +51,8 @@ def test_pieces_cover_the_idle_time_once(read, kernels, operators, calls, frames
     recorded = [event("user_annotation", f"ProfilerStep#{n}", 100 * n, 90) for n in range(2)]
     busy, inside = np.zeros(300, bool), np.zeros(300, bool)
     for number, (start, length, thread) in enumerate(kernels):
-        recorded.append(call("cudaLaunchKernel", max(start - 7 * thread, 0), 2, number, thread))
+        if length % 5:  # the others have no launch call in the recording
+            recorded.append(call("cudaLaunchKernel", max(start - 7 * thread, 0), 2, number, thread))
         recorded.append(device("kernel", start, length, number, stream=thread))
         busy[start : start + length] = True
     for category, name, added in (
@@ -68,7 +69,7 @@ def test_pieces_cover_the_idle_time_once(read, kernels, operators, calls, frames
     for start, end in zip(pieces.start_ns // 1000, pieces.end_ns // 1000, strict=True):
         covered[start:end] = True
     assert (covered == (inside & ~busy)).all()
-    assert pieces.time_us.sum() == pytest.approx(sum(map(idle_of_step, step_table(profiled))))
+    assert pieces.time_us.sum() == pytest.approx(sum(map(idle_of_step, step_table(profiled))), abs=1e-6)
 
 
 def test_the_main_thread_is_asked_where_the_launching_thread_does_nothing(read):

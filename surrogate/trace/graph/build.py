@@ -1,6 +1,7 @@
 """Build the dependency graph of a trace (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class _Edges:
     from_start: bool = False
 
 
+@lru_cache(maxsize=1)
 def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     """Return the dependency graph of a trace. Without changes, its simulation replays the measured times.
 
