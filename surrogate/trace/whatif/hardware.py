@@ -173,7 +173,8 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
     times = predicted_times(trace, setting.predictors(target), trace_predictors=setting.predictors(own_gpu))
     rows = _device_tasks(graph)
     rows = rows[graph.kind[rows] != COLLECTIVE]
-    changed = scale(graph, rows, _ratios(trace, times, graph.row[rows]))
+    rows, factor = _with_earlier(graph, rows, _ratios(trace, times, graph.row[rows]))
+    changed = scale(graph, rows, factor)
     ends = (scale(changed, rows, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
@@ -265,7 +266,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
             f"batch: {share:.0%} of the device time is in operators that do not show the batch of {traced}, such as"
             f" {unknown_us.most_common(1)[0][0]}; trace the program at batch {value:.0f}"
         )
-    factor = _ratios(trace, times, activity)
+    rows, factor = _with_earlier(graph, rows, _ratios(trace, times, activity))
     rows, factor = rows[factor != 1], factor[factor != 1]
     loading = select(graph, kind="host work", layer="DataLoader")
     low, middle, high = (
@@ -282,6 +283,22 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
 def _device_tasks(graph: Graph) -> Ints:
     """Return the tasks that are activities of the trace, without removed ones."""
     return np.flatnonzero(np.isin(graph.kind, DEVICE_KINDS) & (graph.row >= 0) & ~graph.removed)
+
+
+def _with_earlier(graph: Graph, rows: Ints, factor: Floats) -> tuple[Ints, Floats]:
+    """Return the tasks and factors with those of work launched before the counted iterations.
+
+    It is in no table of the trace, so it changes like tasks of its name, or like all tasks.
+    """
+    is_earlier = np.isin(graph.kind, DEVICE_KINDS) & (graph.kind != COLLECTIVE) & (graph.row < 0) & ~graph.removed
+    earlier = np.flatnonzero(is_earlier)
+    if not len(earlier) or not len(rows):
+        return rows, factor
+    before_us = graph.duration_us[rows]
+    before, after = (np.bincount(graph.name[rows], us, len(graph.names)) for us in (before_us, before_us * factor))
+    common = np.full(len(before), after.sum() / (before.sum() or 1.0))
+    by_name = np.divide(after, before, out=common, where=before > 0)
+    return np.append(rows, earlier), np.append(factor, by_name[graph.name[earlier]])
 
 
 def _ratios(trace: Trace, times: DeviceTimes, rows: Ints) -> Floats:
