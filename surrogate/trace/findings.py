@@ -605,7 +605,7 @@ def device_awaited(case: FinderInput) -> Draft | None:
 def unpinned_copies(case: FinderInput) -> Draft | None:
     """Find copies to the device from pageable memory, which are slower than the link and make the host wait."""
     graph, trace, gpu = case.graph, case.trace, case.profile.gpu
-    tasks = select(graph, kind="copy", name=r"(?i)pageable -> device")
+    tasks = select(graph, kind="copy", name=r"(?i)pageable -> device") & (graph.row >= 0)
     if gpu is None or not gpu.pcie_gbs or not tasks.any():
         return None
     rows = graph.row[tasks]
@@ -622,7 +622,7 @@ def unpinned_copies(case: FinderInput) -> Draft | None:
 
 def unaligned_rows(case: FinderInput) -> Draft | None:
     """Find products on kernels for rows not aligned to 16 bytes; their new time is the prediction for aligned rows."""
-    tasks = select(case.graph, kind="kernel", name=UNALIGNED.pattern)
+    tasks = select(case.graph, kind="kernel", name=UNALIGNED.pattern) & (case.graph.row >= 0)
     if not tasks.any() or case.profile.gpu is None:
         return None
     times = predicted_times(case.trace, case.setting.predictors(case.profile.gpu))

@@ -253,14 +253,20 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     for part in parts:
         changes.append(part(changes[-1].graph, setting))
     last = changes[-1]
-    evidence = NO_PUBLISHED_ERROR if len(parts) > 1 else last.evidence or parts[0].evidence
+    evidences = [change.evidence or part.evidence for change, part in zip(changes[1:], parts, strict=True)]
+    has_published = any(evidence.error is not None for evidence in evidences)
+    end_graphs = [] if len(parts) > 1 and has_published else _end_graphs(graph, parts, setting, last)
+    evidence = evidences[0] if len(parts) == 1 else NO_PUBLISHED_ERROR
+    if len(parts) > 1 and end_graphs:
+        with_interval = (each for each in evidences if each.interval != NO_PUBLISHED_ERROR.interval)
+        evidence = next(with_interval, evidence)
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
     if _same_tasks(graph, last.graph):
         raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))
     predicted = simulate(last.graph)
     # The ends of the interval come from the predictions' own intervals, or from a published error.
-    timelines = [simulate(end) for end in (last.low, last.high) if end and len(parts) == 1]
+    timelines = [simulate(end) for end in end_graphs]
     ends = [end.per_iteration_us for end in timelines]
     device_ends = [device_us(end) for end in timelines] if evidence.error is None else []
     text = evidence.text
@@ -271,14 +277,15 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         share = touched_us / (step_us or 1)
         text += f"; the interval applies the largest to the part of the step that waits for changed tasks ({share:.1%})"
     is_bound_by_host = bound(path_us(predicted)) == "host"
-    if last.other_host:
+    other_host = any(change.other_host for change in changes)
+    if other_host and ends:
         # The traced host gives no bound for a step on another machine. The device's time gives a lower bound.
         ends = [] if is_bound_by_host else [min([*ends, *device_ends]), *ends]
     low_us, high_us = _with_replay_error(ends, predicted.per_iteration_us)
     device_low_us, device_high_us = _with_replay_error(device_ends, device_us(predicted))
-    if is_bound_by_host and (last.other_host or bound(path_us(baseline)) != "host"):
+    if is_bound_by_host and (other_host or bound(path_us(baseline)) != "host"):
         notes.append("the host bounds the step with its traced time, which includes the profiler's cost")
-    if last.other_host:
+    if other_host and device_ends:
         notes.append(INTERVAL_OF["device" if is_bound_by_host else "step"])
     return WhatIfAnswer(
         name=label,
@@ -295,6 +302,21 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         device_high_us=device_high_us,
         assumes="; ".join(change.assumes for change in changes if not label.endswith(change.assumes)),
     )
+
+
+def _end_graphs(graph: Graph, parts: Sequence[WhatIf], setting: WhatIfSetting, last: Change) -> list[Graph]:
+    """Return the changed graphs at the low and the high end of the parts' predictions; empty without predictions."""
+    if len(parts) == 1:
+        return [end for end in (last.low, last.high) if end]
+    graphs = []
+    for side in ("low", "high"):
+        changed, is_end = graph, False
+        for part in parts:
+            change = part(changed, setting)
+            end = getattr(change, side)
+            changed, is_end = end or change.graph, is_end or end is not None
+        graphs += [changed] * is_end
+    return graphs
 
 
 def _with_replay_error(ends: Sequence[float], middle: float) -> tuple[float, float] | tuple[None, None]:

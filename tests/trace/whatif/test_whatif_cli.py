@@ -72,6 +72,15 @@ def test_unknown_what_if_ends_the_command(seer, file, text, remedy):
     assert code == 2 and not out and err.count("\n") == 1 and remedy in err
 
 
+@pytest.mark.parametrize(("texts", "has_interval"), [(("gpu=t4", "faster-host"), True), (("amp", "gpu=t4"), False)])
+def test_predictions_give_an_interval_to_several_what_ifs(seer, file, texts, has_interval):
+    """The order does not matter. A published error of one what-if has no meaning for several."""
+    for order in (texts, texts[::-1]):
+        *_, both = seer("whatif", file, *order, "--together", "--json").succeeded().json
+        assert (both["device_low_us"] is not None) == has_interval == (both["interval_of"] is not None)
+        assert not has_interval or both["device_low_us"] < both["device_us_after"] < both["device_high_us"]
+
+
 def test_numbers_have_no_exponents(seer, file):
     code, out, _ = seer("whatif", file, "faster-kernels=1e6", "faster-host=1e-5", "--together")
     assert code == 0 and "faster-kernels=1000000 + faster-host=0.00001" in out and "1,000,000" in out
