@@ -168,51 +168,52 @@ class FinderInput:
         return max(len(self.graph.iterations), 1)
 
     @cached_property
-    def pieces(self) -> idle.IdlePieces:
+    def pieces(self) -> pd.DataFrame:
         """The pieces of the device's idle time."""
         return idle.idle_pieces(self.profile)
 
     @cached_property
     def on_files(self) -> Mask:
         """The pieces in which the host reads or writes files, by the open call of the system or the user's range."""
-        in_files = self.trace.name_matches(self.trace.frames, _FILES.match)
-        by_range = [cause == idle.RANGE and _FILE_RANGE.search(name) for cause, name in self._labels]
-        is_code = np.isin(self.pieces.cause, _CODE)
-        return is_code & (np.array(by_range, bool) | linked(in_files, self.pieces.system_call, False))
+        pieces, in_files = self.pieces, self.trace.name_matches(self.trace.frames, _FILES.match)
+        by_range = (pieces["cause"] == idle.RANGE) & pieces["name"].str.contains(_FILE_RANGE)
+        by_call = linked(in_files, pieces["system_call"].to_numpy(), False)
+        return self.has_cause(*_CODE) & (by_range.to_numpy(bool) | by_call)
 
     @cached_property
     def in_loader(self) -> Mask:
         """The pieces in which the host is in the DataLoader; calls that block it there included."""
-        blocked = [cause == idle.BLOCKED and idle.LOADER_RANGE in name for cause, name in self._labels]
-        return (self.pieces.cause == idle.LOADER) | np.array(blocked, bool)
-
-    @property
-    def _labels(self) -> list[tuple[int, str]]:
-        return list(zip(self.pieces.cause.tolist(), self.pieces.name.tolist(), strict=True))
+        blocked = self.pieces["name"].str.contains(idle.LOADER_RANGE, regex=False)
+        return ((self.pieces["cause"] == idle.LOADER) | blocked).to_numpy(bool)
 
     def idle_us(self, pieces: Mask) -> float:
         """Return the idle time of the pieces per iteration in µs."""
-        return float(self.pieces.time_us[pieces].sum()) / self.steps
+        return float(self.pieces["time_us"][pieces].sum()) / self.steps
 
     def idle_names(self, pieces: Mask, names: np.ndarray | None = None) -> str:
         """Return the three names with the most idle time, each with its time per step."""
-        chosen = (self.pieces.name if names is None else names)[pieces]
-        labels, index = np.unique(chosen.astype(str), return_inverse=True)
-        sums_ms = np.bincount(index, self.pieces.time_us[pieces], len(labels)) / self.steps / 1e3
-        longest = [i for i in sums_ms.argsort()[::-1][:3] if sums_ms[i] >= MIN_GAIN * sums_ms.sum()]
-        return ", ".join(f"{labels[i]} {format_number(sums_ms[i])} ms" for i in longest)
+        labels = self.pieces["name"][pieces] if names is None else names[pieces]
+        sums_ms = self.pieces["time_us"][pieces].groupby(labels).sum() / self.steps / 1e3
+        longest = sums_ms[sums_ms >= MIN_GAIN * sums_ms.sum()].nlargest(3)
+        return ", ".join(f"{name} {format_number(time_ms)} ms" for name, time_ms in longest.items())
+
+    def has_cause(self, *causes: int) -> Mask:
+        """Return the pieces with one of the causes."""
+        return self.pieces["cause"].isin(causes).to_numpy()
+
+    def launched(self, activities: Ints) -> Mask:
+        """Return the pieces after the launch of one of the activities."""
+        return self.has_cause(idle.LAUNCHED) & self.pieces["following"].isin(activities).to_numpy()
 
     def in_calls(self, rows: Ints) -> Mask:
         """Return the pieces during the calls, and all pieces of gaps that begin while one of the calls blocks."""
         outer = np.append(outermost_calls(self.trace), -1)
-        calls = [
-            np.isin(outer[column], outer[rows]) & (column >= 0) for column in (self.pieces.call, self.pieces.blocked)
-        ]
-        return calls[0] | calls[1]
+        calls = self.pieces[["call", "blocked"]].to_numpy()
+        return (np.isin(outer[calls], outer[rows]) & (calls >= 0)).any(axis=1)
 
     def during(self, pieces: Mask) -> Mask:
         """Return the host's tasks that run during the pieces."""
-        start_us, end_us = ((t - self.trace.span_ns[0]) / 1e3 for t in (self.pieces.start_ns, self.pieces.end_ns))
+        start_us, end_us = (self.pieces[["start_ns", "end_ns"]].to_numpy().T - self.trace.span_ns[0]) / 1e3
         tasks = np.isin(self.graph.kind, (CALL, WORK))
         first = np.searchsorted(end_us[pieces], self.graph.measured_us + 1e-3, "right")
         starts_us = np.append(start_us[pieces], np.inf)
@@ -500,7 +501,7 @@ def start_up(case: FinderInput) -> Draft | None:
     """Find first calls that start up the runtime or load modules, while the device is idle."""
     starting = np.append(start_up_calls(case.trace), False)
     tasks = (case.graph.kind == CALL) & starting[case.graph.row] & (case.graph.iteration >= 0)
-    return Draft("first calls", tasks, scale(case.graph, tasks, 0.0), idle=case.pieces.cause == idle.START_UP)
+    return Draft("first calls", tasks, scale(case.graph, tasks, 0.0), idle=case.has_cause(idle.START_UP))
 
 
 def small_kernels(case: FinderInput) -> Draft | None:
@@ -513,13 +514,14 @@ def small_kernels(case: FinderInput) -> Draft | None:
     launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
     if launches.sum() < _MANY * case.steps:
         return None
-    is_call = (pieces.cause == idle.CALL) & np.isin(linked(case.trace.calls.kind, pieces.call), _CAPTURED)
-    is_latency = (pieces.cause == idle.LAUNCHED) & (pieces.name == idle.LATENCY)
+    kind = linked(case.trace.calls.kind, pieces["call"].to_numpy())
+    is_call = case.has_cause(idle.CALL) & np.isin(kind, _CAPTURED)
+    is_latency = (pieces["name"] == idle.LATENCY).to_numpy()
     return Draft(
         "launches and the work around them",
         WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed,
         what_if="cuda-graphs",
-        idle=(pieces.cause == idle.OPERATOR) | is_call | is_latency,
+        idle=case.has_cause(idle.OPERATOR) | is_call | is_latency,
         details=f"; for {format_number(kernels.sum() / case.steps)} kernels; the host's time includes the profiler's"
         " cost",
     )
@@ -534,9 +536,7 @@ def unfused_optimizer(case: FinderInput) -> Draft | None:
     if name not in FUSED_BYTES or kernels.sum() < _MANY * case.steps or (kernels & fused).any():
         return None
     # The device also idles between the update's kernels: in the optimizer's code, and for the latency of its launches.
-    pieces = case.pieces
-    in_update = np.isin(pieces.following, case.graph.row[kernels]) & (pieces.cause == idle.LAUNCHED)
-    in_update |= np.array([bool(re.search(OPTIMIZER, text)) for text in pieces.name], bool)
+    in_update = case.launched(case.graph.row[kernels]) | case.pieces["name"].str.contains(OPTIMIZER).to_numpy(bool)
     described = f"the update by {name}"
     return Draft(described, tasks, idle=in_update, what_if="fused-optimizer", fields={"optimizer": name})
 
@@ -552,7 +552,7 @@ def file_access(case: FinderInput) -> Draft | None:
     """Find time of the host in files: calls of the operating system, and the user's ranges named so."""
     pieces, trace, waits = case.pieces, case.trace, case.on_files
     tasks = case.during(waits) & (case.graph.iteration >= 0)
-    calls = np.array([*trace.names, ""], object)[linked(trace.frames.name, pieces.system_call)]
+    calls = np.array([*trace.names, ""], object)[linked(trace.frames.name, pieces["system_call"].to_numpy())]
     places = case.idle_names(waits)
     inside = case.idle_names(waits & (calls != ""), calls) if (waits & (calls != "")).any() else ""
     details = f": {places}{f'; in it {inside}' if inside and inside != places else ''}"
@@ -562,7 +562,7 @@ def file_access(case: FinderInput) -> Draft | None:
 def host_outside_layers(case: FinderInput) -> Draft | None:
     """Find code of the program between operators, for which the device waits."""
     graph = case.graph
-    pieces = np.isin(case.pieces.cause, _CODE) & ~case.on_files
+    pieces = case.has_cause(*_CODE) & ~case.on_files
     tasks = select(graph, kind="host work") & (graph.iteration >= 0) & ((graph.layer < 0) | case.during(pieces))
     if not tasks.any() or not pieces.any():
         return None
@@ -616,7 +616,7 @@ def unpinned_copies(case: FinderInput) -> Draft | None:
     faster = scale(graph, np.flatnonzero(tasks), factor)
     details = f"; at {format_number(moved, 3)} of the link's {gpu.pcie_gbs:g} GB/s"
     pieces = case.in_calls(graph.row[calls]) & ~case.in_loader & ~case.on_files
-    pieces |= np.isin(case.pieces.following, rows) & (case.pieces.cause == idle.LAUNCHED)
+    pieces |= case.launched(rows)
     return Draft("copies", tasks | calls, _unawaited(faster, calls), idle=pieces, details=details)
 
 

@@ -18,7 +18,7 @@ from surrogate.trace.events.phases import captured_calls, launched_before, outer
 from surrogate.trace.events.tables import Ints, Nesting, Ranges, Timed, Trace, enclosing, linked, merged, take_rows
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
 from surrogate.trace.graph.host import main_thread
-from surrogate.trace.graph.tasks import Floats, Mask
+from surrogate.trace.graph.tasks import Mask
 from surrogate.trace.profiling import Profile, TraceSource, steady
 from surrogate.trace.result import ResultTable
 
@@ -45,46 +45,6 @@ LOADER_RANGE = "enumerate(DataLoader)"
 """The beginning of the names of PyTorch's ranges around the DataLoader."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IdlePieces:
-    """The idle time of the main device in the counted iterations, in disjoint pieces in time order.
-
-    Attributes
-    ----------
-    start_ns, end_ns
-        Start and end of each piece.
-    iteration
-        The position of its iteration.
-    cause, name
-        The cause (`CAUSES`), and a name such as a layer type.
-    call, system_call
-        The runtime call (row of ``trace.calls``) and the call of the operating system (row of ``trace.frames``) that
-        were open on the host thread, -1 for none.
-    following
-        The activity that ends the gap, -1 for none or one of another iteration.
-    blocked
-        The blocking call (row of ``trace.calls``) in which the gap begins, -1 for none.
-    """
-
-    start_ns: Ints
-    end_ns: Ints
-    iteration: Ints
-    cause: Ints
-    name: np.ndarray
-    call: Ints
-    system_call: Ints
-    following: Ints
-    blocked: Ints
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    @property
-    def time_us(self) -> Floats:
-        """Length of each piece in µs."""
-        return (self.end_ns - self.start_ns) / 1e3
-
-
 def idle_table(source: TraceSource) -> ResultTable:
     """Return one row per cause and name of the main device's idle time in the counted iterations, the longest first.
 
@@ -109,9 +69,8 @@ def idle_table(source: TraceSource) -> ResultTable:
     pieces = idle_pieces(profile)
     if not len(profile.trace.activities):
         return ResultTable("Idle time of the device: the trace holds no work of a device", ())
-    frame = pd.DataFrame({"cause": pieces.cause, "name": pieces.name, "time_us": pieces.time_us})
-    sums = frame.groupby(["cause", "name"])["time_us"].agg(["sum", "size"]).sort_values("sum", ascending=False)
-    total_us, count = float(pieces.time_us.sum()), len(profile.layers.iterations)
+    sums = pieces.groupby(["cause", "name"])["time_us"].agg(["sum", "size"]).sort_values("sum", ascending=False)
+    total_us, count = float(pieces["time_us"].sum()), len(profile.layers.iterations)
     rows = tuple(
         {
             "cause": CAUSES[cause],
@@ -148,8 +107,15 @@ def blocking_calls(trace: Trace) -> Mask:
 
 
 @lru_cache(maxsize=1)
-def idle_pieces(profile: Profile) -> IdlePieces:
-    """Return the pieces of the main device's idle time; without activities, of the iterations' whole time."""
+def idle_pieces(profile: Profile) -> pd.DataFrame:
+    """Return the pieces of the main device's idle time; without activities, of the iterations' whole time.
+
+    Pieces are disjoint and in time order. ``start_ns`` and ``end_ns`` are their ends, ``time_us`` their length,
+    ``iteration`` the position of their iteration, ``cause`` an index of `CAUSES` and ``name`` a text. ``call`` is the
+    runtime call (row of ``trace.calls``) that was open on the host thread, ``system_call`` the call of the operating
+    system (row of ``trace.frames``). ``following`` is the activity that ends the gap; its iteration may be another, and
+    then it is -1. ``blocked`` is the blocking call in which the gap begins. A row of -1 means none.
+    """
     trace, iterations = profile.trace, profile.layers.iterations
     gaps, main, blocks = _gaps(profile), main_thread(trace), blocking_calls(trace)
     thread = np.where(gaps.launch >= 0, linked(trace.calls.thread, gaps.launch), main)
@@ -162,30 +128,26 @@ def idle_pieces(profile: Profile) -> IdlePieces:
     gap, iteration = _interval_at(low, gaps.start_ns, gaps.end_ns), iteration_at(iterations, low)
     chosen = (gap >= 0) & (iteration >= 0)
     low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
-    evidence = _Evidence.at(profile, blocks, low, thread[gap])
+    pieces = _evidence(profile, blocks, low, thread[gap])
     processes = np.array([each.process for each in trace.threads] or [""], object)
-    has_main = (evidence.cause == UNKNOWN) & (processes[thread[gap]] == processes[main])
-    evidence = evidence.filled(has_main, _Evidence.at(profile, blocks, low[has_main], np.full(has_main.sum(), main)))
+    has_main = (pieces["cause"].to_numpy() == UNKNOWN) & (processes[thread[gap]] == processes[main])
+    for name, column in _evidence(profile, blocks, low[has_main], np.full(has_main.sum(), main)).items():
+        pieces.loc[has_main, name] = column.to_numpy()
     # After the launch call began, the device is the cause.
     is_launched = low >= gaps.launch_ns[gap]
     waits = np.where(gaps.end_ns - gaps.launch_ns > 1e3 * UNEXPLAINED_US, "wait for other work", LATENCY)
     is_copy = np.isin(linked(trace.activities.kind, gaps.following), events.MOVES)
+    pieces.loc[is_launched, "name"] = np.where(is_copy, "copy", waits)[gap[is_launched]]
+    pieces.loc[is_launched, ["cause", "call", "system_call"]] = LAUNCHED, -1, -1
     # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
     rows = np.flatnonzero(blocks)
     begun = linked(rows, np.searchsorted(trace.calls.start_ns[rows], gaps.start_ns + TOLERANCE_NS, "right") - 1)
     blocked = np.where(linked(trace.calls.end_ns, begun) >= gaps.start_ns - TOLERANCE_NS, begun, -1)
-    pieces = IdlePieces(
-        start_ns=low,
-        end_ns=high,
-        iteration=iteration,
-        cause=np.where(is_launched, LAUNCHED, evidence.cause),
-        name=np.where(is_launched, np.where(is_copy, "copy", waits)[gap], evidence.name).astype(object),
-        call=np.where(is_launched, -1, evidence.call),
-        system_call=np.where(is_launched, -1, evidence.system_call),
-        following=gaps.following[gap],
-        blocked=blocked[gap],
-    )
-    return _joined(pieces)
+    pieces = pieces.assign(iteration=iteration, following=gaps.following[gap], blocked=blocked[gap])
+    # Join neighbours that differ in nothing.
+    same = (pieces == pieces.shift()).all(axis=1).to_numpy() & np.append(False, low[1:] == high[:-1])[: len(low)]
+    start_ns, end_ns = low[~same], high[np.append(~same, True)[1:]]
+    return pieces[~same].assign(start_ns=start_ns, end_ns=end_ns, time_us=(end_ns - start_ns) / 1e3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,70 +189,54 @@ def _gaps(profile: Profile) -> _Gaps:
     return _Gaps(gap_start, gap_end, following, launch, np.clip(launch_ns, gap_start, gap_end))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Evidence:
-    """What a thread did at some times: a cause and a name, and the open calls of the runtime and of the system."""
-
-    cause: Ints
-    name: np.ndarray
-    call: Ints
-    system_call: Ints
-
-    @staticmethod
-    def at(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> "_Evidence":
-        """Return the evidence at each time on a thread; the first cause of `CAUSES` with evidence counts."""
-        trace, layers = profile.trace, profile.layers
-        ranges, frames, calls = trace.ranges, trace.frames, trace.calls
-        around, frame = (_nesting(table).open_at(time_ns, thread) for table in (ranges, frames))
-        blocking = _call_at(trace, np.flatnonzero(blocks), time_ns, thread)
-        call = _call_at(trace, np.flatnonzero(outermost_calls(trace) == np.arange(len(calls))), time_ns, thread)
-        # Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges.
-        layer = linked(layers.of_range, around)
-        types = np.array([*layers.type, ""], object)
-        anchor = np.where(linked(layers.from_frame, layer) == 0, linked(layers.row, layer), -1)
-        is_range = (anchor >= 0) & (linked(ranges.kind, anchor) != events.OPERATOR)
-        layer = np.where(is_range & (linked(layers.phase_of_range, anchor) != OTHER), -1, layer)
-        every_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
-        module = linked(enclosing(frames, every_module), frame)
-        operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
-        # The wrapper of a whole model says less than the operators inside.
-        inner = linked(enclosing(ranges, ranges.kind == events.OPERATOR, outermost=True), around)
-        is_whole = np.char.startswith(operator.astype(str), _WHOLE_MODEL) & (inner >= 0)
-        operator = np.where(is_whole, _names(trace, ranges, inner), operator)
-        label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
-        rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
-        loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)
-        in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
-        in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
-        captured = _interval_at(time_ns, *_captures(trace)) >= 0
-        by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
-        system = rows[events.SYSTEM_CALL]
-        inside = np.where(operator == "", "", " in ") + operator
-        # Each cause, whether there is evidence of it, and its name; `np.select` takes the first.
-        found = {
-            START_UP: (linked(start_up_calls(trace), call, False), _names(trace, calls, call) + inside),
-            CAPTURE: (captured | linked(in_capture, label, False), np.where(operator == "", "capture", operator)),
-            BLOCKED: (blocking >= 0, _names(trace, calls, blocking) + inside),
-            LOADER: (by_range, np.where(operator == "", _names(trace, ranges, label), operator)),
-            OPERATOR: (operator != "", operator),
-            CALL: (call >= 0, _names(trace, calls, call)),
-            RANGE: (label >= 0, _names(trace, ranges, label)),
-            SYSTEM: (system >= 0, _names(trace, frames, system)),
-            -LOADER: (loader >= 0, _names(trace, frames, loader)),
-            COLLECTION: (rows[events.COLLECTION] >= 0, _names(trace, frames, rows[events.COLLECTION])),
-            PYTHON: (rows[events.FRAME] >= 0, _names(trace, frames, rows[events.FRAME])),
-        }
-        masks, names = zip(*found.values(), strict=True)
-        cause = np.select(masks, list(map(abs, found)), UNKNOWN)
-        name = np.select(masks, names, "no recorded event")
-        return _Evidence(cause, name, np.where(blocking >= 0, blocking, call), system)
-
-    def filled(self, rows: Mask, other: "_Evidence") -> "_Evidence":
-        """Return the evidence with ``other`` in the chosen rows."""
-        columns = {name: getattr(self, name).copy() for name in self.__slots__}
-        for name, column in columns.items():
-            column[rows] = getattr(other, name)
-        return _Evidence(**columns)
+def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd.DataFrame:
+    """Return what a thread did at each time: the first cause of `CAUSES` with evidence, its name, and open calls."""
+    trace, layers = profile.trace, profile.layers
+    ranges, frames, calls = trace.ranges, trace.frames, trace.calls
+    around, frame = (_nesting(table).open_at(time_ns, thread) for table in (ranges, frames))
+    blocking = _call_at(trace, np.flatnonzero(blocks), time_ns, thread)
+    call = _call_at(trace, np.flatnonzero(outermost_calls(trace) == np.arange(len(calls))), time_ns, thread)
+    # Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges.
+    layer = linked(layers.of_range, around)
+    types = np.array([*layers.type, ""], object)
+    anchor = np.where(linked(layers.from_frame, layer) == 0, linked(layers.row, layer), -1)
+    is_range = (anchor >= 0) & (linked(ranges.kind, anchor) != events.OPERATOR)
+    layer = np.where(is_range & (linked(layers.phase_of_range, anchor) != OTHER), -1, layer)
+    every_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
+    module = linked(enclosing(frames, every_module), frame)
+    operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
+    # The wrapper of a whole model says less than the operators inside.
+    inner = linked(enclosing(ranges, ranges.kind == events.OPERATOR, outermost=True), around)
+    is_whole = np.char.startswith(operator.astype(str), _WHOLE_MODEL) & (inner >= 0)
+    operator = np.where(is_whole, _names(trace, ranges, inner), operator)
+    label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
+    rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
+    loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)
+    in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
+    in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
+    captured = _interval_at(time_ns, *_captures(trace)) >= 0
+    by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
+    system = rows[events.SYSTEM_CALL]
+    inside = np.where(operator == "", "", " in ") + operator
+    # Each cause, whether there is evidence of it, and its name; `np.select` takes the first.
+    found = {
+        START_UP: (linked(start_up_calls(trace), call, False), _names(trace, calls, call) + inside),
+        CAPTURE: (captured | linked(in_capture, label, False), np.where(operator == "", "capture", operator)),
+        BLOCKED: (blocking >= 0, _names(trace, calls, blocking) + inside),
+        LOADER: (by_range, np.where(operator == "", _names(trace, ranges, label), operator)),
+        OPERATOR: (operator != "", operator),
+        CALL: (call >= 0, _names(trace, calls, call)),
+        RANGE: (label >= 0, _names(trace, ranges, label)),
+        SYSTEM: (system >= 0, _names(trace, frames, system)),
+        -LOADER: (loader >= 0, _names(trace, frames, loader)),
+        COLLECTION: (rows[events.COLLECTION] >= 0, _names(trace, frames, rows[events.COLLECTION])),
+        PYTHON: (rows[events.FRAME] >= 0, _names(trace, frames, rows[events.FRAME])),
+    }
+    masks, names = zip(*found.values(), strict=True)
+    cause = np.select(masks, list(map(abs, found)), UNKNOWN)
+    name = np.select(masks, names, "no recorded event")
+    call = np.where(blocking >= 0, blocking, call)
+    return pd.DataFrame({"cause": cause, "name": name, "call": call, "system_call": system})
 
 
 VERSION = re.compile(r"_v\d+$")
@@ -359,15 +305,3 @@ def _interval_at(time_ns: Ints, starts: Ints, ends: Ints) -> Ints:
     """Return which of the sorted, disjoint intervals [start, end) each time is in, -1 for none."""
     at = np.searchsorted(starts, time_ns, "right") - 1
     return np.where((at >= 0) & (linked(ends, at) > time_ns), at, -1)
-
-
-def _joined(pieces: IdlePieces) -> IdlePieces:
-    """Return the pieces with neighbours of equal cause, name, calls and gap as one piece."""
-    columns = {name: getattr(pieces, name) for name in IdlePieces.__slots__}
-    same = pieces.start_ns[1:] == pieces.end_ns[:-1]
-    for name, column in columns.items():
-        if name not in ("start_ns", "end_ns"):
-            same &= column[1:] == column[:-1]
-    first = np.append(True, ~same)[: len(pieces)]
-    columns = {name: column[first] for name, column in columns.items()}
-    return IdlePieces(**columns | {"end_ns": pieces.end_ns[np.append(~same, True)[: len(pieces)]]})

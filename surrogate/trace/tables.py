@@ -256,20 +256,21 @@ def step_table(source: TraceSource) -> ResultTable:
     compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
     # An activity without a recorded launch has no known cause. Time in blocking calls is synchronisation or a copy.
     pieces = idle_pieces(profile)
-    has_launch = (pieces.following < 0) | (linked(trace.activities.call, pieces.following) >= 0)
-    is_launched, is_blocked = pieces.cause == LAUNCHED, (pieces.cause == BLOCKED) & has_launch
-    copies = np.isin(linked(trace.activities.kind, pieces.following), events.MOVES) & is_launched
-    copies |= is_blocked & (linked(trace.calls.kind, pieces.call) == events.COPY_CALL)
-    sync, copy, launched = is_blocked & ~copies, copies, is_launched & ~copies
-    unknown = ~has_launch & ~is_launched
-    masks = (~(sync | copy | launched | unknown), sync, copy, launched, unknown)
-    idle_parts = [np.bincount(pieces.iteration[mask], pieces.time_us[mask], len(iterations)) for mask in masks]
+    cause, call, following = (pieces[name].to_numpy() for name in ("cause", "call", "following"))
+    has_launch = (following < 0) | (linked(trace.activities.call, following) >= 0)
+    is_launched, is_blocked = cause == LAUNCHED, (cause == BLOCKED) & has_launch
+    copies = np.isin(linked(trace.activities.kind, following), events.MOVES) & is_launched
+    copies |= is_blocked & (linked(trace.calls.kind, call) == events.COPY_CALL)
+    sync, launched, unknown = is_blocked & ~copies, is_launched & ~copies, ~has_launch & ~is_launched
+    part_of = np.select([sync, copies, launched, unknown], [1, 2, 3, 4], 0)
+    idle_us = pieces["time_us"].groupby([part_of, pieces["iteration"].to_numpy()]).sum()
+    idle_parts = idle_us.unstack(fill_value=0.0).reindex(index=range(5), columns=range(len(iterations)), fill_value=0.0)
     busy_parts = (compute, kernel - compute, busy - kernel)
     rows = [
         {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
-        for part, times in zip(iterations, np.column_stack([*busy_parts, *idle_parts]).tolist(), strict=True)
+        for part, times in zip(iterations, np.column_stack([*busy_parts, *idle_parts.to_numpy()]).tolist(), strict=True)
     ]
-    share = 100 * pieces.time_us[pieces.blocked >= 0].sum() / max(pieces.time_us.sum(), 1e-3)
+    share = 100 * pieces["time_us"][pieces["blocked"] >= 0].sum() / max(pieces["time_us"].sum(), 1e-3)
     notes = (
         f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
         "the profiler slows the host, so a step without the profiler waits less for the host",

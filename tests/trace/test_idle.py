@@ -64,12 +64,13 @@ def test_pieces_cover_the_idle_time_once(read, kernels, operators, calls, frames
     for step in profiled.layers.iterations:  # a step without work does not count
         inside[step.start_ns // 1000 : step.end_ns // 1000] = True
     pieces = idle_pieces(profiled)
-    assert (pieces.start_ns < pieces.end_ns).all() and (pieces.start_ns[1:] >= pieces.end_ns[:-1]).all()
+    start_ns, end_ns = pieces[["start_ns", "end_ns"]].to_numpy().T
+    assert (start_ns < end_ns).all() and (start_ns[1:] >= end_ns[:-1]).all()
     covered = np.zeros(300, bool)
-    for start, end in zip(pieces.start_ns // 1000, pieces.end_ns // 1000, strict=True):
+    for start, end in zip(start_ns // 1000, end_ns // 1000, strict=True):
         covered[start:end] = True
     assert (covered == (inside & ~busy)).all()
-    assert pieces.time_us.sum() == pytest.approx(sum(map(idle_of_step, step_table(profiled))), abs=1e-6)
+    assert pieces["time_us"].sum() == pytest.approx(sum(map(idle_of_step, step_table(profiled))), abs=1e-6)
 
 
 def test_the_main_thread_is_asked_where_the_launching_thread_does_nothing(read):
