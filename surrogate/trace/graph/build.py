@@ -1,6 +1,6 @@
 """Build the dependency graph of a trace (Daydream, ATC 2020, section 4.2), with all six kinds of dependencies."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
 from surrogate.trace.events.phases import outermost_calls
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked, take_rows
+from surrogate.trace.events.tables import Ints, Trace, grouped, joined, linked, take_rows
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
 OUTSIDE_RANGES = "(outside ranges)"
@@ -97,12 +97,8 @@ def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
     columns = {name: getattr(layers, name) for name in ("of_activity", "phase_of_activity", "iteration_of_activity")}
     if trace.others is not None and len(trace.others):
         earlier = take_rows(trace.others, _runs_before(trace, layers))
-        columns_of = [
-            np.concatenate([getattr(part, field.name) for part in (earlier, activities)])
-            for field in fields(activities)
-        ]
-        order = np.lexsort((-columns_of[1], columns_of[0]))
-        activities = type(activities)(*(column[order] for column in columns_of))
+        order = np.argsort(np.append(earlier.start_ns, activities.start_ns), kind="stable")
+        activities = joined(earlier, activities)
         row = np.append(np.full(len(earlier), -1), row)[order]
         columns = {
             name: linked(column, row, OTHER if name == "phase_of_activity" else -1) for name, column in columns.items()

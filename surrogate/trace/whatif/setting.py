@@ -319,6 +319,15 @@ class StepAnswer:
     algorithms_us: Mapping[str, float] = field(default_factory=dict)
 
 
+def _known_answer(row: Mapping[str, Any]) -> StepAnswer:
+    """Return the answer of a row of ``setting.toml``: ``ops`` replace the step, ``more`` follow it."""
+    ops, more = (tuple(Op(**op) for op in row.get(name, ())) for name in ("ops", "more"))
+    return StepAnswer(**{name: row[name] for name in row if name not in ("ops", "more")}, ops=ops or (*STEP, *more))
+
+
+_KNOWN_ANSWERS = {name: _known_answer(row) for name, row in _TABLE["answer"].items()}
+
+
 @dataclass(frozen=True, slots=True)
 class WhatIfRule:
     """A what-if as `rule` declares it.
@@ -358,12 +367,13 @@ def rule(name: str, **declared: Any) -> Callable[[GraphChange], WhatIfRule]:
     name : str
         The what-if's name.
     **declared
-        Fields of `WhatIfRule`: ``evidence``, ``known_answer`` (an answer computed by hand), ``value`` if it takes a
-        number, ``takes_gpu`` if its value is a GPU's name.
+        Fields of `WhatIfRule`: ``evidence``, ``known_answer`` (an answer computed by hand; by default the one in
+        ``setting.toml``), ``value`` if it takes a number, ``takes_gpu`` if its value is a GPU's name.
 
     Returns
     -------
     callable
         A decorator of a function (graph, setting, value) → `Change`.
     """
-    return lambda apply: WhatIfRule(name, apply, **declared)
+    answer = {"known_answer": _KNOWN_ANSWERS[name]} if name in _KNOWN_ANSWERS else {}
+    return lambda apply: WhatIfRule(name, apply, **(answer | declared))
