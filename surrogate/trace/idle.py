@@ -128,11 +128,14 @@ def idle_pieces(profile: Profile) -> pd.DataFrame:
     gap, iteration = _interval_at(low, gaps.start_ns, gaps.end_ns), iteration_at(iterations, low)
     chosen = (gap >= 0) & (iteration >= 0)
     low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
-    pieces = _evidence(profile, blocks, low, thread[gap])
+    # The main thread of the same process is asked if the launching thread has no event.
     processes = np.array([each.process for each in trace.threads] or [""], object)
-    has_main = (pieces["cause"].to_numpy() == UNKNOWN) & (processes[thread[gap]] == processes[main])
-    for name, column in _evidence(profile, blocks, low[has_main], np.full(has_main.sum(), main)).items():
-        pieces.loc[has_main, name] = column.to_numpy()
+    again = np.flatnonzero((thread[gap] != main) & (processes[thread[gap]] == processes[main]))
+    threads = np.append(thread[gap], np.full(len(again), main))
+    evidence = _evidence(profile, blocks, np.append(low, low[again]), threads)
+    source, is_unknown = np.arange(len(low)), evidence["cause"].to_numpy()[again] == UNKNOWN
+    source[again[is_unknown]] = len(low) + np.flatnonzero(is_unknown)
+    pieces = evidence.take(source).reset_index(drop=True)
     # After the launch call began, the device is the cause.
     is_launched = low >= gaps.launch_ns[gap]
     waits = np.where(gaps.end_ns - gaps.launch_ns > 1e3 * UNEXPLAINED_US, "wait for other work", LATENCY)
@@ -287,8 +290,9 @@ def _host_bounds(trace: Trace, threads: Ints) -> Ints:
 def _captures(trace: Trace) -> tuple[Ints, Ints]:
     """Return the starts and ends of the captures of graphs, with the calls that begin, end and instantiate them."""
     calls = trace.calls
-    captured = captured_calls(trace) | trace.name_matches(calls, _CAPTURE.search)
+    captured = trace.name_matches(calls, _CAPTURE.search)
     runs = [calls.start_ns[:0], calls.start_ns[:0]]
+    captured |= captured_calls(trace) if captured.any() else False
     for thread in np.unique(calls.thread[captured]).tolist():
         rows = np.flatnonzero(calls.thread == thread)
         inside = np.flatnonzero(captured[rows])

@@ -92,3 +92,14 @@ def test_real_causes_of_idle_time(real):
         longest = table.rows[0]
         assert (longest["cause"], longest["name"].startswith(label)) == (cause, True) and longest["share_pct"] > 70
         assert sum(row["time_us"] for row in table) == pytest.approx(summary(real(name))["idle_ms"] * 1e3)
+
+
+def test_the_summary_and_the_page_show_the_causes(seer, tmp_path):
+    """The display has eight causes and one row with the sum of the others; JSON has all."""
+    page = tmp_path / "page.html"
+    answer = seer("summary", "vgg13_h100", "--html", page, "--json").succeeded().json
+    rows, idle_us = answer["idle"], 1e3 * answer["summary"]["idle_ms"]
+    assert len(rows) > 9 and sum(row["time_us"] for row in rows) == pytest.approx(idle_us)
+    shown = seer("summary", "vgg13_h100")[1].partition("Idle time of the device")[2].partition("\n\n")[0]
+    assert len(shown.splitlines()) == 2 + 9 and f"others    {len(rows) - 8} cause" in shown
+    assert "Why the device is idle" in page.read_text(encoding="utf-8") and rows[0]["name"] in shown
