@@ -173,7 +173,7 @@ def test_truncated_file_gives_its_complete_events(refused, make_trace, tmp_path)
     path.write_text(text[: len(text) * 2 // 3])
     trace = read_trace(path)
     assert 0 < len(trace.ranges) < 20
-    assert len(trace.notes) == 1 and "ends early" in trace.notes[0] and "ends early" in summary(trace)["notes"]
+    assert len(trace.notes) == 2 and "ends early" in trace.notes[0] and "ends early" in summary(trace)["notes"]
     with refused("ends early"):
         what_ifs(path, ["faster-host"])
     assert (trace.rank, trace.devices[0].sms) == (3, 80)  # the keys before the events are read

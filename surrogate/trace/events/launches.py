@@ -16,8 +16,6 @@ MAX_SKEW_NS = 1_000_000
 """The clocks of host and device differ by less, in ns. An activity that begins earlier before its launch is damaged."""
 SKEW_NS = 2_000
 """The rounding of recorded times, in ns."""
-_MIN_SKEWED = 0.1
-"""Minimum share of activities that begin before their launch if the clocks differ; fewer are single faults."""
 _LAUNCHED_BY = {
     events.KERNEL: (events.LAUNCH, events.GRAPH_LAUNCH, events.OTHER_CALL),
     events.COPY: (events.COPY_CALL, events.GRAPH_LAUNCH, events.OTHER_CALL),
@@ -90,34 +88,19 @@ def _last_before(key: Ints, time_ns: Ints, call_key: Ints, call_ns: Ints) -> Int
     return np.where(is_found, np.append(order, -1)[at], -1)
 
 
-def join(activities: Columns, keys: Keys, calls: Keys) -> list[str]:
-    """Add ``call``, the launch call of each activity, and return notes.
+def drop_early(activities: Columns, calls: Keys) -> int:
+    """Remove the activities that begin long before their launch call, and return how many; their times are wrong.
 
-    An activity that begins long before its launch has a wrong time and is removed. If many begin a little before their
-    launch, the device's clock is behind the host's, and all start later. If few do, these have another launch.
+    If most begin long before it, the ids are wrong instead, and no activity has a launch.
     """
-    call = launched_by(keys, calls)
-    early = np.where(call >= 0, np.append(calls.start_ns, 0)[call] - keys.start_ns, 0)
-    removed = early > MAX_SKEW_NS
-    skewed = (early > SKEW_NS) & ~removed
-    linked = max(int((call >= 0).sum()), 1)
-    notes = []
-    if removed.sum() > linked / 2:  # the ids are wrong, not the times
-        removed, skewed = np.zeros(len(call), np.bool_), removed | skewed
-    elif skewed.sum() > max(_MIN_SKEWED * linked, 1):
-        lag_ns = int(early[skewed].max())
-        for name in ("start_ns", "end_ns"):
-            activities[name] = activities[name] + lag_ns
-        notes.append(f"the device's clock is {lag_ns / 1e3:,.4g} µs behind the host's; device times are moved by that")
-        skewed[:] = False
-    if count := int(removed.sum()):
-        notes.append(f"{count:,} device activities that begin long before their launch call are left out")
-    if count := int(skewed.sum()):
-        notes.append(f"{count:,} device activities begin before the call with their id, so their launch is unknown")
-    activities["call"] = np.where(skewed, -1, call)
+    call = activities["call"]
+    early = (call >= 0) & (np.append(calls.start_ns, 0)[call] - activities["start_ns"] > MAX_SKEW_NS)
+    if 2 * early.sum() > (call >= 0).sum():
+        activities["call"] = np.where(early, -1, call)
+        return 0
     for name in tuple(activities):
-        activities[name] = activities[name][~removed]
-    return notes
+        activities[name] = activities[name][~early]
+    return int(early.sum())
 
 
 def clip_overlaps(activities: Columns, calls: Keys) -> list[str]:

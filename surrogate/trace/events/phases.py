@@ -77,14 +77,8 @@ def start_up_calls(trace: Trace) -> Mask:
     long = calls.time_us > max(_START_UP_US, _LONG * np.median(again) if len(again) else 0.0)
     loads = trace.name_matches(calls, _LOADS.search) & (calls.time_us > _LOAD_US)
     busy_from, busy_to = merged(activities.start_ns, activities.end_ns)
-    done = np.append(0, np.cumsum(busy_to - busy_from))
-    times, busy = np.stack([busy_from, busy_to], 1).ravel(), np.repeat(done, 2)[1:-1]
-    busy_ns = (
-        np.diff([np.interp(edge, times, busy) for edge in (calls.start_ns, calls.end_ns)], axis=0)[0]
-        if len(times)
-        else 0
-    )
-    is_idle = busy_ns < (calls.end_ns - calls.start_ns) / 2
+    middle_ns = (calls.start_ns + calls.end_ns) // 2
+    is_idle = linked(busy_to, np.searchsorted(busy_from, middle_ns, "right") - 1, -NEVER) <= middle_ns
     is_outer = outermost_calls(trace) == np.arange(len(calls))
     return is_outer & is_idle & (loads | (long & is_first & np.isin(calls.kind, _STARTS_UP)))
 
@@ -115,8 +109,7 @@ def with_limits(trace: Trace) -> Trace:
     edges = (int(starts[first]) if first else -NEVER, int(starts[-last]) if last else NEVER)
     uncounted = "; the iterations at that end of the recording do not count" * bool(first or last)
     missing = f"{lost.sum():,} of {len(lost):,} launches have no kernel in the file{uncounted}"
-    known = [missing] if lost.any() and not trace.ends_early else []
-    return replace(trace, complete_ns=edges, notes=(*trace.notes, *known, *_notes(trace)))
+    return replace(trace, complete_ns=edges, notes=(*trace.notes, *[missing] * int(lost.any()), *_notes(trace)))
 
 
 def _notes(trace: Trace) -> list[str]:

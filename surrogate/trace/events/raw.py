@@ -25,7 +25,7 @@ from surrogate.trace.events.launches import (
     OTHER_PROCESS,
     Keys,
     clip_overlaps,
-    join,
+    drop_early,
     launched_by,
     launching_kind,
 )
@@ -285,10 +285,7 @@ def build_trace(raw: RawTrace) -> Trace:
         _place(part, streams)
     activities = _activities(parts["activities"], names, ranges, calls)
     if raw.ends_early:
-        launches = np.flatnonzero(np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)))
-        lost = np.setdiff1d(launches, activities.call)
-        without = f", and {len(lost):,} of {len(launches):,} launches have no kernel" * bool(len(lost))
-        notes.insert(0, f"the file ends early: the last events are missing{without}")
+        notes.insert(0, "the file ends early: the last events are missing")
     values: Any = {name: tuple(getattr(raw, name).distinct) for name in ("names", "shapes", "types", "inputs")}
     values |= {name: getattr(raw, name) for name in ("source", "format", "rank", "world_size", "ends_early")}
     values |= {"ranges": ranges, "frames": frames, "calls": calls, "activities": activities}
@@ -360,11 +357,9 @@ def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
         numbers = [processes.get(str(i), OTHER_PROCESS) if i >= 0 else ANY_PROCESS for i in ids.tolist()]
         process = np.array(numbers, np.int64)[position]
         kind = columns["kind"] if name == "activities" else np.full(len(position), ANY_KIND)
-        keys = Keys(columns["correlation"], columns["start_ns"], kind, process)
-        if name == "activities":
-            notes += join(columns, keys, calls)
-        else:
-            columns["call"] = launched_by(keys, calls)
+        columns["call"] = launched_by(Keys(columns["correlation"], columns["start_ns"], kind, process), calls)
+    if count := drop_early(parts["activities"], calls):
+        notes.append(f"{count:,} device activities that begin long before their launch call are left out")
     used = {raw.names.distinct[i] for i in np.unique(parts["calls"]["name"]).tolist()}
     if any(map(_ROCM.match, [*used, *(gpu.name for gpu in raw.devices)])):
         notes += clip_overlaps(parts["activities"], calls)
