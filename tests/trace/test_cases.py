@@ -30,13 +30,13 @@ def _figure(answer: Any, place: str) -> Any:
 
 
 @cases(__file__)
-def test_a_trace_of_a_once_misread_kind_has_its_right_answer(seer, unpacked, file, words, status, right, said, unsaid):
+def test_a_trace_of_a_once_misread_kind_has_its_right_answer(seer, unpacked, file, words, status, right, present, absent):
     command, *options = words
     path = unpacked(file)
     printed = seer(command, path, *options)
     text = " ".join((printed.out + printed.err).split())
     assert printed.code == status, text
-    assert [word for word in said if word not in text] + [word for word in unsaid if word in text] == [], text
+    assert [word for word in present if word not in text] + [word for word in absent if word in text] == [], text
     if right:
         answer = seer(command, path, *options, "--json").succeeded().json
         found = {place: _figure(answer, place) for place in right}

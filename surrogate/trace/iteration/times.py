@@ -38,7 +38,7 @@ UNMEASURED_FACTOR = {True: 1.5, False: 2.1}
 ten cases, by kinds of kernels. Source: eager PyTorch on the memory-bound programs of ScalingIntelligence/KernelBench
 (MIT). From A100 to H100 the factors are 1.2 and 1.55 on its first two levels; from A100 or H100 to one die of an MI250X
 they are 1.6 to 2.2. No kernels were measured for the change from plain units to TF32. The published training of
-ResNet-50 on a V100 and an A100 is slower there than the prediction by a factor of 1.4.
+ResNet-50 on a V100 and an A100 is slower there than the prediction by a factor of 1.15.
 """
 BOARD_FACTOR = {"stacked": 1.8, "other": 3.0, "vendors": 3.3}
 """Minimum factor of the interval of times that were transferred between two chips: of one vendor with stacked memory
@@ -275,31 +275,33 @@ def _transferred(measured_us: float, kernels: int, own: _OperatorOnGpu, target: 
     ratio of the predictions.
 
     2. If only the target was measured and its prediction is within `SURE_FACTOR`, the prediction is the answer. It is
-    also the answer if the operator changes from matrix units to plain units. The share of the peak that a kernel
-    reached on matrix units is no evidence for plain units.
+    also the answer if the operator changes between plain units and matrix units. The share of the peak that a kernel
+    reached on one kind of units is no evidence for the other.
 
     3. On the same GPU at another batch, the measured time is multiplied by the ratio of the predictions, as their
     errors cancel.
 
     4. Otherwise the shortest kernel time (`SHORTEST_US`) is the target's, and the rest changes with the rates that long
     kernels reach on both GPUs. If only the GPU of the trace was measured and the target's prediction is within
-    `SURE_FACTOR`, the ratio of the predictions replaces the ratio of the rates. Rates alone predict a ratio above 4
-    between ResNet-50's training on a V100 and on an A100; the published ratio is 2.56.
+    `SURE_FACTOR`, the ratio of the predictions replaces the ratio of the rates.
     """
     kind = target.problems[0].kind
     # The shortest kernel time on either GPU, scaled down if the operator took less.
     share = min(measured_us / own.shortest_us(kernels), 1.0)
     minimum_us = share * target.shortest_us(kernels)
     same_gpu = own.gpu == target.gpu
-    same_units = own.gpu.vendor == target.gpu.vendor and own.uses_matrix_units == target.uses_matrix_units
+    same_vendor = own.gpu.vendor == target.gpu.vendor
+    same_units = same_vendor and own.uses_matrix_units == target.uses_matrix_units
     rates_half_width = log(UNMEASURED_FACTOR[same_units])
     if own.is_measured and target.is_measured and own.is_sure and target.is_sure:
         time_us = max(measured_us * target.predicted_us / own.predicted_us, minimum_us)
         half_width = hypot(own.half_width, target.half_width)
         return PredictedTime(time_us, MODEL, min(half_width, rates_half_width) if same_gpu else half_width, kind)
-    leaves_matrix_units = own.uses_matrix_units and not target.uses_matrix_units and target.is_predicted
-    if leaves_matrix_units or (target.is_measured and target.is_sure):
-        return PredictedTime(max(target.predicted_us, minimum_us), MODEL, target.half_width, kind)
+    # Entering matrix units was judged on NVIDIA's TF32 only.
+    changes_units = own.uses_matrix_units != target.uses_matrix_units and (own.uses_matrix_units or same_vendor)
+    if (changes_units and target.is_predicted) or (target.is_measured and target.is_sure):
+        source = MODEL if target.is_measured else RATES
+        return PredictedTime(max(target.predicted_us, minimum_us), source, target.half_width, kind)
     if same_gpu and own.is_predicted:
         return PredictedTime(measured_us * target.predicted_us / own.predicted_us, RATES, rates_half_width, kind)
     ratio = target.at_rates_us / own.at_rates_us
