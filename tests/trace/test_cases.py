@@ -30,7 +30,9 @@ def _figure(answer: Any, place: str) -> Any:
 
 
 @cases(__file__)
-def test_a_trace_of_a_once_misread_kind_has_its_right_answer(seer, unpacked, file, words, status, right, present, absent):
+def test_a_trace_of_a_once_misread_kind_has_its_right_answer(
+    seer, unpacked, file, words, status, right, present, absent
+):
     command, *options = words
     path = unpacked(file)
     printed = seer(command, path, *options)
