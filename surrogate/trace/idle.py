@@ -150,7 +150,8 @@ def idle_pieces(profile: Profile) -> pd.DataFrame:
     # Join neighbours that differ in nothing.
     same = (pieces == pieces.shift()).all(axis=1).to_numpy() & np.append(False, low[1:] == high[:-1])[: len(low)]
     start_ns, end_ns = low[~same], high[np.append(~same, True)[1:]]
-    return pieces[~same].assign(start_ns=start_ns, end_ns=end_ns, time_us=(end_ns - start_ns) / 1e3)
+    joined = pieces[~same].assign(start_ns=start_ns, end_ns=end_ns, time_us=(end_ns - start_ns) / 1e3)
+    return joined.reset_index(drop=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
