@@ -14,9 +14,9 @@ from surrogate.trace.events.read import read_trace
 from surrogate.trace.graph import graph_of, path_us, simulate
 from surrogate.trace.whatif import what_ifs
 from surrogate.trace.whatif.answers import device_us
+from tests.known import cases
 from tests.trace.events import call, device, event
 
-DTOH = "Memcpy DtoH (Device -> {})"
 COLUMNS = "start end deviceId streamId correlationId globalPid"
 PROCESS = 42 << 24
 
@@ -69,15 +69,7 @@ def nsys_export(path, kineto: list[dict[str, Any]]):
 
 
 @pytest.mark.parametrize("form", ["kineto", "nsys"])
-@pytest.mark.parametrize(
-    ("wait", "copy", "late_us"),
-    [
-        *((f"{api}{name}Synchronize", "", 0) for api in ("cuda", "hip") for name in ("Device", "Stream", "Event")),
-        *(("cuCtxSynchronize", "", 0), ("cudaMemcpy", "", 0), ("hipMemcpy", "", 0)),
-        *(("cudaMemcpyAsync", DTOH.format("Pageable"), 18), ("cudaMemcpy", DTOH.format("Pinned"), 18)),
-        ("hipMemcpyWithStream", DTOH.format("Host"), 18),
-    ],
-)
+@cases(__file__)
 def test_wait_for_earlier_work_shrinks_with_it(form, wait, copy, late_us, read, tmp_path):
     """At a tenth of the kernels' times, the old kernel ends at 1,400 µs, and each step takes 10 + 997 + 20 µs more.
 
@@ -141,7 +133,12 @@ calls = st.tuples(
     *(st.integers(0, 60), st.integers(0, 40), st.integers(0, 8), st.integers(1, 2)),
 )
 activities = st.tuples(
-    *(st.sampled_from(["k", DTOH.format("Pageable")]), st.integers(0, 90), st.integers(0, 40), st.integers(0, 8)),
+    *(
+        st.sampled_from(["k", "Memcpy DtoH (Device -> Pageable)"]),
+        st.integers(0, 90),
+        st.integers(0, 40),
+        st.integers(0, 8),
+    ),
     st.integers(7, 8),
 )
 

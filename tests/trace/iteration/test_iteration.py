@@ -21,6 +21,7 @@ from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import DeviceTimes, PredictedTime, predicted_times
+from tests.known import cases
 from tests.trace.events import call, device, event
 
 KERNEL = device("k", 1, 2, 1)
@@ -133,9 +134,7 @@ def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
     assert predicted["relu_kernel"] == pytest.approx(3.9 + 18.4)
 
 
-@pytest.mark.parametrize(
-    ("target", "tflops"), [("rtx-6000-ada", 300 / 3), ("h100-sxm", 700 / 0.96), ("h800", 700 / 0.96)]
-)
+@cases(__file__)
 def test_a_product_reaches_the_rate_that_the_power_allows_on_the_board_or_its_twin(read, target, tflops):
     """RTX A6000 reaches 94 % of its 154.8 TFLOP/s. An H800 has the chip of an H100."""
     product = {"Input Dims": [[4096, 4096]] * 2, "Input type": ["c10::Half"] * 2, "External id": 1}
@@ -157,13 +156,7 @@ def test_errors_of_kernel_kinds_are_independent():
     assert DeviceTimes(np.ones(3), (), (), parts, board_factor=3.0).factor_90 == 3
 
 
-@pytest.mark.parametrize(
-    ("own", "target", "factor"),
-    [
-        *(("h100-sxm", "h200-sxm", 1.0), ("v100-sxm2-16gb", "a100-sxm4-40gb", 1.8), ("a100-sxm4-40gb", "t4", 3.0)),
-        *(("rtx-3090", "l4", 3.0), ("mi300x", "h100-sxm", 3.3)),
-    ],
-)
+@cases(__file__)
 def test_interval_between_two_chips_has_a_minimum_width(own, target, factor):
     assert kernel_times._board_factor(gpu(own), gpu(target)) == factor
 

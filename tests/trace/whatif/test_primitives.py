@@ -80,18 +80,10 @@ def test_inserted_task_delays_its_successor(invented_graph):
     assert insert(invented_graph, []) is invented_graph
 
 
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        (NewTask("x", "kernel", "network", -1.0), "takes -1.0 µs"),
-        (NewTask("x", "kernel", "network", 1.0, (10**6,)), "refers to task 1000000"),
-        (NewTask("x", "kernell", "network", 1.0), "kind 'kernell' is unknown"),
-        (NewTask("x", "kernel", "network", 1.0, (50,), (3,)), "circle"),
-    ],
-)
+@cases(__file__)
 def test_insert_refuses_invalid_tasks(invented_graph, task, message):
     with pytest.raises(InputError, match=message):
-        insert(invented_graph, [task])
+        insert(invented_graph, [NewTask(**{"name": "x", "resource": "network", **task})])
 
 
 def test_schedule_by_priority(refused, invented_graph):

@@ -22,6 +22,7 @@ from surrogate.trace.whatif import Interconnect, evaluate, select, setting_of, w
 from surrogate.trace.whatif.hardware import HOST_ASSUMPTION, LOADING_ASSUMPTION, convolutions_of
 from surrogate.trace.whatif.setting import Op
 from surrogate.trace.whatif.training import NETWORK
+from tests.known import cases
 from tests.trace.whatif.steps import FakeAlgorithms, trace_of
 
 
@@ -261,7 +262,7 @@ def test_interval_widths_depend_on_the_changed_time(real):
     assert answers[1]["high_us"] < answers[1]["baseline_us"]
 
 
-@pytest.mark.parametrize(("text", "batch"), [("batch=64", 64), ("batch=16", 16), ("data-parallel=4", 128)])
+@cases(__file__)
 def test_samples_per_second_follow_the_batch(resnet_graph, resnet_setting, text, batch):
     """The trace has 32 samples per step; the speedup compares the samples of one GPU."""
     answer = evaluate(resnet_graph, [what_if(text)], resnet_setting)[0].to_dict()
@@ -344,15 +345,7 @@ def test_convolutions_of_resnet50_are_found(resnet):
     assert (forward[0].r, forward[0].stride_h, forward[0].pad_h) == (7, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("batch", "operators that do not show the batch of 8"),
-        ("batch-norm", "no layer of this trace is a batch norm"),
-        ("faster-network", "the trace has no collective"),
-        *((name, "the trace has no parameters") for name in ("data-parallel", "fused-optimizer", "p3")),
-    ],
-)
+@cases(__file__)
 def test_a_what_if_that_the_trace_cannot_answer_is_refused(refused, invented_graph, setting, name, reason):
     with refused(reason):
         evaluate(invented_graph, [what_if(name)], setting)

@@ -9,6 +9,7 @@ import pytest
 
 from surrogate.trace import read_trace
 from surrogate.trace.graph import graph_of, simulate
+from tests.known import cases
 
 
 def test_simulate_command_reports_iterations_and_coverage(seer, file):
@@ -59,20 +60,14 @@ def test_refused_what_if_is_a_row_with_its_reason(seer, file):
     assert "recorded on" not in seer("whatif", file, "amp").err
 
 
-@pytest.mark.parametrize(
-    ("text", "remedy"),
-    [
-        *(("cuda-graph", "mean cuda-graphs"), ("fasterkernels=2", "mean faster-kernels"), ("gpu=h1000", "h1000")),
-        *(("channels-last", "gain as a finding"), ("batch=many", "is no number"), ("t4", "use gpu=t4")),
-    ],
-)
+@cases(__file__)
 def test_unknown_what_if_ends_the_command(seer, file, text, remedy):
     """One what-if that can be answered stands before it. The table would hide the mistake."""
     code, out, err = seer("whatif", file, "amp", text)
     assert code == 2 and not out and err.count("\n") == 1 and remedy in err
 
 
-@pytest.mark.parametrize(("texts", "has_interval"), [(("gpu=t4", "faster-host"), True), (("amp", "gpu=t4"), False)])
+@cases(__file__)
 def test_predictions_give_an_interval_to_several_what_ifs(seer, file, texts, has_interval):
     """The order does not matter. A published error of one what-if has no meaning for several."""
     for order in (texts, texts[::-1]):
