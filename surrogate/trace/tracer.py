@@ -457,8 +457,8 @@ def _place(
 
 
 _LATE = (
-    "{:,} of {:,} spans end after their parent ends: the file that recorded them was slower than the one of the parent, and"
-    " spans keep their own times"
+    "{:,} of {:,} spans end after their parent ends: the file that recorded them was slower than the one of the parent,"
+    " and spans keep their own times"
 )
 
 

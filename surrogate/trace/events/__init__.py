@@ -65,7 +65,9 @@ SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 COLLECTIVE_NAME = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
 """Matches the names of kernels that communicate."""
 
-COLLECTION_NAME = re.compile(r"^(?:Python )?GC\b|garbage.?collect|^<built-in function collect>$|\bgc\.collect\b", re.I)
+COLLECTION_NAME = re.compile(
+    r"^(?:Python )?GC(?:$|[\s:#])|garbage.?collect|^<built-in function collect>$|\bgc\.collect\b", re.I
+)
 """Matches the names of frames and NVTX ranges that are garbage collections."""
 
 # Regular expressions on the lower-case name of CUDA's runtime and driver API and HIP's; the first match counts.

@@ -86,7 +86,7 @@ def start_up_calls(trace: Trace) -> Mask:
 def launched_before(trace: Trace) -> Mask:
     """Return a mask of the activities that were launched before the recording.
 
-    They have no launch call and start before the first activity of their stream that has one.
+    They have no launch call or range, and start before the first activity of their stream that has a launch call.
     """
     activities = trace.activities
     has_launch = activities.call >= 0
@@ -95,7 +95,7 @@ def launched_before(trace: Trace) -> Mask:
     first = np.full(int(activities.stream.max()) + 1, activities.start_ns[has_launch].min())
     rows = np.flatnonzero(has_launch)[::-1]
     first[activities.stream[rows]] = activities.start_ns[rows]
-    return ~has_launch & (activities.start_ns < first[activities.stream])
+    return ~has_launch & (activities.range < 0) & (activities.start_ns < first[activities.stream])
 
 
 def with_limits(trace: Trace) -> Trace:
