@@ -169,7 +169,7 @@ def _gaps(profile: Profile) -> _Gaps:
     """Return the gaps from the first iteration's start to the last one's end; no activity ends the last gap."""
     trace, iterations = profile.trace, profile.layers.iterations
     activities, calls = trace.activities, trace.calls
-    others = take_rows(activities, slice(0)) if trace.others is None else trace.others
+    others = take_rows(activities, np.empty(0, np.int64)) if trace.others is None else trace.others
     stream, start_ns, end_ns = (
         np.concatenate([getattr(table, name) for table in (activities, others)])
         for name in ("stream", "start_ns", "end_ns")

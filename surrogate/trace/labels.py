@@ -106,12 +106,12 @@ def label_table(source: TraceSource) -> ResultTable:
         counts = is_outer[inside] & (inside >= 0)
         np.add.at(device_us, labels.name[inside[counts]], time_us[counts])
         inside = linked(labels.parent, inside)
-    pieces = idle_pieces(profile)
+    idle_from_ns, idle_to_ns = idle_pieces(profile)[["start_ns", "end_ns"]].to_numpy().T
     rows: list[Row] = []
     for name, instances in grouped(labels.name[:-1], np.arange(len(labels))):
         outer = labels.row[instances[is_outer[instances]]]
         bounds_ns = np.column_stack(merged(ranges.start_ns[outer], ranges.end_ns[outer]))
-        idle_us = float(np.diff(covered_us(pieces.start_ns, pieces.end_ns, bounds_ns)).sum())
+        idle_us = float(np.diff(covered_us(idle_from_ns, idle_to_ns, bounds_ns)).sum())
         row: Row = {"label": labels.names[name], "runs": len(instances), "host_us": float(ranges.time_us[outer].sum())}
         if len(time_us):
             share = 100 * device_us[name] / profile.total_us if profile.total_us else None

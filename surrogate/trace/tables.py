@@ -264,7 +264,7 @@ def step_table(source: TraceSource) -> ResultTable:
     sync, launched, unknown = is_blocked & ~copies, is_launched & ~copies, ~has_launch & ~is_launched
     part_of = np.select([sync, copies, launched, unknown], [1, 2, 3, 4], 0)
     idle_us = pieces["time_us"].groupby([part_of, pieces["iteration"].to_numpy()]).sum()
-    idle_parts = idle_us.unstack(fill_value=0.0).reindex(index=range(5), columns=range(len(iterations)), fill_value=0.0)
+    idle_parts = idle_us.unstack(fill_value=0).reindex(index=range(5), columns=range(len(iterations)), fill_value=0)
     busy_parts = (compute, kernel - compute, busy - kernel)
     rows = [
         {"iteration": part.label, "time_us": part.time_us, **dict(zip(STEP_PARTS, times, strict=True))}
