@@ -193,3 +193,4 @@ def test_lines_of_every_command_fit_the_width(seer, make_trace, tmp_path, monkey
     for words in commands:
         lines = seer(*words.split()).succeeded().out.splitlines()
         assert lines and max(map(len, lines)) <= int(width or 160), words
+    assert "total_us" in seer("summary", a, "--by", "layer").out

@@ -167,7 +167,14 @@ def columns_of(
 
 
 def display_table(result: "ResultTable", columns: Sequence[str] = ()) -> Table:
-    """Return the table with short names, in the width of the terminal or of a pipe."""
+    """Return the table with short names, in lines of `line_width`.
+
+    Without ``columns`` all columns are displayed. The last ones may not fit, so texts follow the first three numbers.
+    """
     table = result.table()
-    kept = [{name: row[name] for name in columns or row} for row in table.records]
+    keys = list(table.records[0]) if table.records else []
+    texts = [key for key in keys[1:] if any(isinstance(row[key], str) for row in table.records)]
+    numbers = [key for key in keys if key not in texts]
+    names = columns or [*numbers[:4], *texts[:2], *numbers[4:], *texts[2:]]
+    kept = [{name: row[name] for name in names} for row in table.records]
     return replace(table, records=kept, widest=line_width())
