@@ -116,11 +116,11 @@ def test_kernels_without_a_usable_time_or_launch(kernels, left, launched, note, 
 
 
 @cases(__file__)
-def test_one_rank_of_merged_traces_counts(renamed, kept, make_trace, read, refused):
-    """Rank 0's kernels are twice as long; ``renamed`` are the host's and the device's process, thread and device."""
+def test_one_rank_of_merged_traces_counts(renamed, kept, later, make_trace, read, refused):
+    """Rank 0's kernels are twice as long, and rank 1 starts ``later``, in µs."""
     merged = []
     for rank, (pid, thread, place, number) in enumerate(renamed):
-        for record in make_trace(steps=3, start=1_700_000_000_000_000 + 30 * rank)["traceEvents"]:
+        for record in make_trace(steps=3, start=1_700_000_000_000_000 + later * rank)["traceEvents"]:
             on_device = record["cat"] in ("kernel", "gpu_memcpy")
             record["pid"], record["tid"] = (place, record["tid"]) if on_device else (pid, record["tid"] + thread)
             if on_device:

@@ -74,27 +74,26 @@ def _owners(activities: Columns, names: Sequence[str], ranks: Ints, calls: Keys)
     """Return the rank of each activity, -1 if unknown.
 
     A merger may write the rank into the process of every event, such as ``[TP01] 0``. Else a device belongs to the rank
-    that can have launched most of its activities, of equals to the one with the shortest time from launch to start. Two
-    ranks have one device number only if there are fewer devices than ranks.
+    that can have launched most of its activities, of equals to the one at its own place in the file. Two ranks have one
+    device number only if there are fewer devices than ranks.
     """
     labels = {_NUMBER.sub("", names[rank]): rank for rank in ranks.tolist()}
     by_label = np.array([labels.get(_NUMBER.sub("", name), -1) for name in names])[activities["process"]]
     if "" not in labels and len(labels) == len(ranks) and (by_label >= 0).all():
         return by_label
     devices, position = np.unique(activities["device"], return_inverse=True)
-    keys = Keys(
-        activities["correlation"], activities["start_ns"], activities["kind"], np.full(len(position), ANY_PROCESS)
-    )
+    no_process = np.full(len(position), ANY_PROCESS)
+    keys = Keys(activities["correlation"], activities["start_ns"], activities["kind"], no_process)
     if len(devices) < len(ranks):
         return np.append(calls.process, -1)[launched_by(keys, calls)]
+    # Processes are numbered in the order of the file.
+    in_file = np.argsort([activities["process"][position == at].min() for at in range(len(devices))]).tolist()
     fits = []
-    for rank in ranks.tolist():
-        call = launched_by(keys._replace(process=np.full(len(position), rank)), calls)
-        lag = keys.start_ns - np.append(calls.start_ns, 0)[call]
-        good = (call >= 0) & (lag >= -SKEW_NS)
-        count = np.bincount(position[good], minlength=len(devices))
-        total = np.bincount(position[good], lag[good], len(devices))
-        fits += [(-int(count[at]), total[at] / max(count[at], 1), at, rank) for at in np.flatnonzero(count).tolist()]
+    for place, rank in enumerate(ranks.tolist()):
+        call = launched_by(keys._replace(process=no_process + rank + 1), calls)
+        good = (call >= 0) & (keys.start_ns - np.append(calls.start_ns, 0)[call] >= -SKEW_NS)
+        counts = np.bincount(position[good], minlength=len(devices)).tolist()
+        fits += [(-count, in_file.index(at) != place, at, rank) for at, count in enumerate(counts) if count]
     owner = np.full(len(devices), -1)
     for is_first in (True, False):  # each rank gets one device before any gets a second one
         for _, _, at, rank in sorted(fits):
