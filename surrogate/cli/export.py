@@ -23,9 +23,7 @@ FUNCTIONS = ("python", "triton")
 @click.argument("bundle")
 @combined(
     option("--problems", HELP["export"]["problems"], PATH, required=True, metavar="FILE"),
-    option(
-        "--as form", HELP["export"]["as"], ("json", "c-header", "python", "triton", "miopen-user-db"), required=True
-    ),
+    option("--as form", HELP["export"]["as"], ("json", "c-header", *FUNCTIONS, "miopen-user-db"), required=True),
     option("--leaves", "For a function: maximum number of buckets of problems; a bucket has one answer (32).", COUNT),
     option("--top", "For triton: number of configurations per bucket (3).", COUNT, metavar="K"),
     option("--gpu", "The GPU to pick for, if the bundle has several.", GPU),

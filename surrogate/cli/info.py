@@ -10,15 +10,9 @@ from surrogate.cli.options import PATH, Form, output_options, rows_options, show
 from surrogate.features import read_toml
 from surrogate.report.tables import FactTable, Format, Table, format_count, format_value, ratio, terminal_width
 
-FORMATS: dict[str, Format] = {
-    "rows": format_count,
-    "shapes": format_count,
-    "median_ape": "{:.1%}".format,
-    "p90_ape": "{:.1%}".format,
-    "slowdown": ratio,
-    "coverage": "{:.1%}".format,
-    "interval_factor": ratio,
-}
+_PERCENT = "{:.1%}".format
+FORMATS: dict[str, Format] = {"rows": format_count, "shapes": format_count, "median_ape": _PERCENT}
+FORMATS |= {"p90_ape": _PERCENT, "slowdown": ratio, "coverage": _PERCENT, "interval_factor": ratio}
 _TABLE = read_toml(__file__)
 LEGEND: str = _TABLE["legend"]
 WORDS: dict[str, str] = _TABLE["words"]
@@ -123,10 +117,7 @@ def evaluate(bundle: str, data: Path, candidates: str | None, where: tuple[str, 
     opened = as_bundle(bundle)
     records = evaluate_bundle(opened, load_data(data, candidates, where, opened.kernel))
     several = len({record["family"] for record in records}) > 1
-    flat = {
-        " ".join([record["family"]] * several + [record["part"], record["stratum"]]): _flat(record)
-        for record in records
-    }
+    flat = {" ".join([row["family"]] * several + [row["part"], row["stratum"]]): _flat(row) for row in records}
     # A figure without a value in any part, such as the difference to a model that is not evaluated, has no row.
     names = dict.fromkeys(name for figures in flat.values() for name, value in figures.items() if value is not None)
     rows = [{"figure": name} | {part: figures.get(name) for part, figures in flat.items()} for name in names]

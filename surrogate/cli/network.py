@@ -218,9 +218,7 @@ def _predicted(
     gpus = compare_gpus(gpu_names, predict, prices, request.samples)
     first, time = next(iter(gpus.times.items()))
     with progress_bar("network", "batch size") as step:
-        sweep, not_swept = try_each(
-            sweep_batch, lambda size: predictors[first].time(request.read_at(size), **limits), step
-        )
+        sweep, not_swept = try_each(sweep_batch, lambda n: predictors[first].time(request.read_at(n), **limits), step)
     if sweep_batch and request.max_batch and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
     refused = [{"batch": size, "refused": reason} for size, reason in not_swept.items()]
@@ -310,11 +308,8 @@ def _print_comparisons(results: NetworkResults) -> None:
 
 def _print_notes(time: "NetworkTime") -> None:
     """Print the notes, and the operators that are unsupported, outside the training data, or without cost."""
-    counts_by_title = {
-        "unsupported, in no sum": time.unsupported,
-        "convolutions outside the training data": time.outside_domain,
-    }
-    lines = [f"{title}: {_counts(counts)}" for title, counts in counts_by_title.items() if counts]
+    groups = {"unsupported, in no sum": time.unsupported, "convolutions outside the training data": time.outside_domain}
+    lines = [f"{title}: {_counts(counts)}" for title, counts in groups.items() if counts]
     if time.ignored:
         most_common = _counts(dict(Counter(time.ignored).most_common(MAX_IGNORED)))
         lines.append(f"operators without cost: {sum(time.ignored.values())}, most often {most_common}")

@@ -68,9 +68,7 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
     if len(words) > 1 and not words[0].startswith("-") and not is_line:
         if wrong := next((word for word in words if word.startswith("--")), None):
             raise InputError(f"no option {wrong}; --help lists the options")
-        raise InputError(
-            f"PROBLEM is {len(words)} words, {words[0]!r} first; give one word, or a file of problems to `seer export`"
-        )
+        raise InputError(f"PROBLEM is {len(words)} words, {words[0]!r} first; give one, or a file to `seer export`")
     predictor = open_predictor(options)
     return predictor.read(" ".join(words), **settings_of(options)), predictor
 

@@ -44,14 +44,12 @@ class HeuristicDevice:
     def heuristic(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
         """Return the engine configurations for ``conv``, best first; empty if cuDNN has none."""
         try:
-            listed = ListedConfigurations(self._cudnn, conv, device_property=self._target)
+            plans = ListedConfigurations(self._cudnn, conv, device_property=self._target)
         except refusals(self._cudnn):  # no engine of cuDNN supports the problem
             return ()
         return tuple(
-            HeuristicEntry(
-                name, "ok", workspace_bytes=built.workspace_bytes, deterministic=listed.is_deterministic(name)
-            )
-            for name, built in listed.built.items()
+            HeuristicEntry(name, "ok", workspace_bytes=plan.workspace_bytes, deterministic=plans.is_deterministic(name))
+            for name, plan in plans.built.items()
         )
 
     def close(self) -> None:

@@ -257,12 +257,10 @@ def _check_record(record: object, *, first: bool) -> None:
             raise ValueError(f"{record['kind']} record without {name}")
 
 
-def problem_record(
-    problem: PlannedProblem, candidates: Sequence[str], heuristic: Sequence[HeuristicEntry]
-) -> dict[str, Any]:
+def problem_record(problem: PlannedProblem, candidates: Sequence[str], ranking: Sequence[HeuristicEntry]) -> LogRecord:
     """Return the record that is written before a problem's first measurement."""
     source = {"kind": "problem", "problem": problem.key, "origin": problem.origin, "networks": problem.networks}
-    return {**source, "candidates": candidates, "heuristic": heuristic}
+    return {**source, "candidates": candidates, "heuristic": ranking}
 
 
 def key_without_visit(key: str) -> str:

@@ -296,10 +296,7 @@ def _family_results(family_runs: FamilyRuns, data: Dataset, by: str, models: Seq
         rows = scorecard.choice_rows(evaluated, picks, reasons, references)
         choices = choice_table(evaluated, picks)
     time_rows = [where | row for row in _time_rows(family_runs, tested, references)]
-    evidence = {
-        name: [{"family": family.name, **record} for record in records]
-        for name, records in _evidence(family_runs).items()
-    }
+    evidence = {name: [{"family": family.name, **row} for row in rows] for name, rows in _evidence(family_runs).items()}
     return _FamilyResults(references, time_rows, [where | row for row in rows], evidence, evaluated, choices)
 
 
@@ -313,7 +310,7 @@ def _compared(
 ) -> Compared:
     """Evaluate all families and return the combined results."""
     family_results = [_family_results(family_runs, data, options.by, models) for family_runs in all_runs]
-    unevaluated = [
+    missing = [
         {"split": options.by} | row
         for family, reason in refused.items()
         for row in _unevaluated(family, models, reason)
@@ -329,8 +326,8 @@ def _compared(
         "reported": {name: _reported(family_runs) for name, family_runs in zip(names, all_runs, strict=True)},
         "references": {name: result.references for name, result in zip(names, family_results, strict=True)},
         "settings": {name: first.settings.get(name, {}) for name in models},
-        "time_rows": json_value([row for result in family_results for row in result.time_rows] + unevaluated),
-        "choice_rows": json_value([row for result in family_results for row in result.choice_rows] + unevaluated),
+        "time_rows": json_value([row for result in family_results for row in result.time_rows] + missing),
+        "choice_rows": json_value([row for result in family_results for row in result.choice_rows] + missing),
     }
     for kind in ("coverage", "importance", "costs"):
         results[kind] = json_value([record for result in family_results for record in result.evidence[kind]])
@@ -405,14 +402,12 @@ def _picks(evaluated: EvaluationSet, family_runs: FamilyRuns, positions: np.ndar
 def _time_rows(family_runs: FamilyRuns, tested: np.ndarray, references: Mapping[str, str]) -> list[Record]:
     """Return the rows of time errors, over held-out ok rows of the newest library version."""
     main = family_runs.main
-    measured = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
-    rows = main.take(measured)
+    ok = np.flatnonzero(tested & newest_version(main.frame, main.family) & main.ok)
+    rows = main.take(ok)
     best = pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy()
     rankers = [name for name in family_runs.predicted if not model_class(name).predicts_time]
     reasons = dict.fromkeys(rankers, "it ranks algorithms and predicts no time") | family_runs.reasons
-    times = {
-        name: [] if name in reasons else [run[measured] for run in runs] for name, runs in family_runs.predicted.items()
-    }
+    times = {name: [] if name in reasons else [run[ok] for run in runs] for name, runs in family_runs.predicted.items()}
     return scorecard.time_rows(rows, rows.time_us / best, times, reasons, references)
 
 

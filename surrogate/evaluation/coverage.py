@@ -94,31 +94,25 @@ def coverage_rows(rows: Rows, log_error: np.ndarray, half_width: np.ndarray) -> 
     return records
 
 
-def held_out_gpu_coverage(
-    rows: Rows, predicted_us: np.ndarray, setting_was_trained: np.ndarray
-) -> list[dict[str, Any]]:
+def held_out_gpu_coverage(rows: Rows, predicted_us: np.ndarray, was_trained: np.ndarray) -> list[dict[str, Any]]:
     """Return the coverage records of held-out GPUs.
 
-    ``predicted_us`` (rows,) are times by fits without the row's GPU, or NaN. ``setting_was_trained`` (rows,) marks rows
+    ``predicted_us`` (rows,) are times by fits without the row's GPU, or NaN. ``was_trained`` (rows,) marks rows
     whose setting was measured on another GPU. The half widths of a GPU come from the other held-out GPUs.
     """
-    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & setting_was_trained)
+    scored = np.flatnonzero(rows.ok & np.isfinite(predicted_us) & was_trained)
     rows, predicted_us = rows.take(scored), predicted_us[scored]
     device, groups = device_names(rows.frame), groups_of(rows)
     half_width = np.full(len(rows), np.nan)
     for name in set(device) if len(set(device)) > 1 else ():
         own = device == name
-        errors = held_out_gpu_errors(rows.take(~own), predicted_us[~own], setting_was_trained[scored][~own])
+        errors = held_out_gpu_errors(rows.take(~own), predicted_us[~own], was_trained[scored][~own])
         half_width[own] = UnmeasuredGpuErrors(errors).half_widths(groups[own])
     return json_value(coverage_rows(rows, np.log(predicted_us / rows.time_us), half_width), DIGITS)
 
 
 def picks(
-    predicted_us: np.ndarray,
-    measured_us: np.ndarray,
-    half_width: np.ndarray,
-    problem: np.ndarray,
-    independent_share: float,
+    predicted_us: np.ndarray, time_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, independent_share: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the stated probability that the pick is best, and whether it was best, (problems,).
 
@@ -126,12 +120,12 @@ def picks(
     with all three numbers. A tie with the best time counts as best. If there are more than `MAX_PICKS` problems, every
     second, third, … is used.
     """
-    usable = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(measured_us) & np.isfinite(half_width))
+    usable = np.flatnonzero(np.isfinite(predicted_us) & np.isfinite(time_us) & np.isfinite(half_width))
     stated, best = [], []
     problem_rows = rows_by_code(problem[usable])
     for rows in (usable[positions] for positions in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
             stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share)[pick])
-            best.append(measured_us[rows][pick] <= measured_us[rows].min())
+            best.append(time_us[rows][pick] <= time_us[rows].min())
     return np.array(stated), np.array(best, dtype=bool)

@@ -272,11 +272,7 @@ class TrialObjective:
 
 
 def optimise(
-    study: "Study",
-    loss_of: TrialObjective,
-    trials: int,
-    timeout_s: float | None = None,
-    progress: Progress | None = None,
+    study: "Study", loss: TrialObjective, trials: int, timeout_s: float | None = None, progress: Progress | None = None
 ) -> None:
     """Run trials until all workers together have finished ``trials`` trials, or the time is over."""
     from optuna.trial import TrialState
@@ -296,7 +292,7 @@ def optimise(
 
         def value(trial: "Trial") -> float:
             try:
-                return loss_of(trial, allow)
+                return loss(trial, allow)
             finally:
                 allow(False)
 

@@ -12,6 +12,8 @@ from surrogate.evaluation import judge
 from surrogate.features import BENCHMARK_LIMIT
 
 Record = dict[str, object]
+Choices = list[judge.EvaluatedPicks]
+"""The picks of one model, seed by seed."""
 """A row of `results.json`: name → figure, text or list."""
 WITHIN_FACTOR = {"all": np.inf, "within-2x": 2.0, "best": 1.0}
 """Population of time errors → maximum ratio of a row's time to its problem's best time."""
@@ -109,7 +111,7 @@ def pick_best_of_first_ten(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     return replace(judge.pick_lowest_scores(candidates, candidates.time_us, is_first), chosen=is_complete)
 
 
-def library_picks(evaluated: EvaluationSet) -> dict[str, list[judge.EvaluatedPicks]]:
+def library_picks(evaluated: EvaluationSet) -> dict[str, Choices]:
     """Return the picks of the library's heuristic and, if the table has its ranks, the best of its first ten."""
     picks = {evaluated.heuristic: [pick_by_heuristic(evaluated)]}
     if "heuristic_rank" in evaluated.rows.frame:
@@ -122,7 +124,7 @@ def pick_oracle(evaluated: EvaluationSet) -> judge.EvaluatedPicks:
     return judge.pick_lowest_scores(evaluated.candidates, evaluated.candidates.time_us, evaluated.candidates.ok)
 
 
-def reference_models(evaluated: EvaluationSet, picks: Mapping[str, list[judge.EvaluatedPicks]]) -> dict[str, str]:
+def reference_models(evaluated: EvaluationSet, picks: Mapping[str, Choices]) -> dict[str, str]:
     """Return the reference models: kind → name.
 
     ``heuristic`` is the library's own heuristic. ``seer`` and ``paper`` are the paper's fits to times and to counters.
@@ -150,7 +152,7 @@ def reference_models(evaluated: EvaluationSet, picks: Mapping[str, list[judge.Ev
 
 def choice_rows(
     evaluated: EvaluationSet,
-    picks: Mapping[str, list[judge.EvaluatedPicks]],
+    picks: Mapping[str, Choices],
     reasons: Mapping[str, str],
     references: Mapping[str, str] | None = None,
 ) -> list[Record]:
@@ -176,22 +178,18 @@ def choice_rows(
     return rows
 
 
-def _chosen(choices: list[judge.EvaluatedPicks]) -> np.ndarray:
+def _chosen(choices: Choices) -> np.ndarray:
     """Return whether every seed has a pick, (problems,)."""
     return np.logical_and.reduce([choice.chosen for choice in choices])
 
 
-def _log_slowdown(choices: list[judge.EvaluatedPicks], mask: np.ndarray) -> np.ndarray:
+def _log_slowdown(choices: Choices, mask: np.ndarray) -> np.ndarray:
     """Return the mean log slowdown over the seeds, (problems of the mask,)."""
     return np.mean([np.log(choice.slowdown[mask]) for choice in choices], axis=0)
 
 
 def _choice_row(
-    evaluated: EvaluationSet,
-    choices: list[judge.EvaluatedPicks],
-    paired: Mapping[str, list[judge.EvaluatedPicks]],
-    mask: np.ndarray,
-    reason: str,
+    evaluated: EvaluationSet, choices: Choices, paired: Mapping[str, Choices], mask: np.ndarray, reason: str
 ) -> Record:
     chosen = mask & _chosen(choices)
     if not chosen.any():
@@ -220,12 +218,7 @@ def _choice_row(
     }
 
 
-def _differences(
-    evaluated: EvaluationSet,
-    choices: list[judge.EvaluatedPicks],
-    paired: Mapping[str, list[judge.EvaluatedPicks]],
-    mask: np.ndarray,
-) -> Record:
+def _differences(evaluated: EvaluationSet, choices: Choices, paired: Mapping[str, Choices], mask: np.ndarray) -> Record:
     """Return relative differences to each reference, on the mask's problems with picks of both.
 
     ``paired_vs_KIND`` is [low, mid, high] of the ratio of macro slowdowns minus 1. ``paired_problems_vs_KIND``

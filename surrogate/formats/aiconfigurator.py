@@ -196,10 +196,8 @@ def _sources(path: Path) -> tuple[list[SourceTable], str]:
         if path.is_file():
             wheel = zipfile.ZipFile(path)
             files = wheel.infolist()
-            allowance = Allowance(path, path.stat().st_size, MAX_BYTES)
-            sources = [
-                SourceTable(f.filename, f.file_size, partial(unpacked, wheel, f.filename, allowance)) for f in files
-            ]
+            limit = Allowance(path, path.stat().st_size, MAX_BYTES)
+            sources = [SourceTable(f.filename, f.file_size, partial(unpacked, wheel, f.filename, limit)) for f in files]
             infos = [path.name]
         else:
             root = next((path / name for name in _CONTENT["folders"] if (path / name).is_dir()), path).resolve()

@@ -95,10 +95,8 @@ def _frame(
 def _element_types(table: pd.DataFrame, path: Path, operator: str, dtype: str | None) -> Any:
     """Return the element type of each row, "" if the package has none; or one for all rows."""
     if operator == "moe":
-        activations, weights, scales = (
-            table[name].str.rpartition(".")[2] for name in ("q_dtype_a", "q_dtype_w", "q_type")
-        )
-        return (activations + " " + weights + " " + scales).map(_NAMES["experts"]).fillna("")
+        inputs, weights, scales = (table[name].str.rpartition(".")[2] for name in ("q_dtype_a", "q_dtype_w", "q_type"))
+        return (inputs + " " + weights + " " + scales).map(_NAMES["experts"]).fillna("")
     by_name = next((dtype for part, dtype in _NAMES["files"].items() if part in path.name), None)
     column = next((name for name in ("q_dtype_w", "dtype") if name in table), None)
     if by_name is None and column is not None:

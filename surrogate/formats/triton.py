@@ -43,9 +43,7 @@ def read(paths: Paths, *, gpu: str, keys: str = "", name: str | None = None, **l
 
     Raises `InputError` with the file.
     """
-    kernels = {
-        file: file.name.removesuffix(".gz").removesuffix(ENDING) for file, _ in files_of(paths, (ENDING,), "triton")
-    }
+    kernels = {f: f.name.removesuffix(".gz").removesuffix(ENDING) for f, _ in files_of(paths, (ENDING,), "triton")}
     kernel = one_kernel(kernels.values(), name, paths[0])
     tunings = [_tuning(file, limits) for file, its_kernel in kernels.items() if its_kernel == kernel]
     # 1. Names of the values in the keys.

@@ -100,9 +100,7 @@ class MeasurementCache:
         self._connection.execute(_CREATE)
 
     def _give_up(self, error: Exception) -> None:
-        _log.warning(
-            "seer: %s: measurements are not stored (%s); set %s to another file", self.path, error, ENVIRONMENT_VARIABLE
-        )
+        _log.warning("seer: %s: nothing is stored (%s); set %s to another file", self.path, error, ENVIRONMENT_VARIABLE)
         self._open(":memory:")
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> list[Any]:
@@ -245,18 +243,14 @@ def autotune(
     opened = _open_device(device, problem, predictor) if isinstance(device, str) else device
     try:
         info = opened.device_info()
-        measurement_cache = cache if isinstance(cache, MeasurementCache) else MeasurementCache(cache or default_path())
+        store = cache if isinstance(cache, MeasurementCache) else MeasurementCache(cache or default_path())
         ranking = (predictor or _shipped(info)).select(
             problem, workspace_limit=limits.workspace_bytes, deterministic=limits.deterministic
         )
         _check_device(ranking, info)
-        tried, cost_ms = _measure_candidates(
-            problem, opened, info, cache=measurement_cache, limits=limits, ranking=ranking
-        )
+        tried, cost_ms = _measure_candidates(problem, opened, info, cache=store, limits=limits, ranking=ranking)
     except DeviceLostError as error:
-        raise InputError(
-            f"the device was lost ({error}); earlier measurements are stored, try again in a new process"
-        ) from None
+        raise InputError(f"the device was lost ({error}); its measurements are stored, try a new process") from None
     finally:
         if isinstance(device, str):
             opened.close()

@@ -65,9 +65,9 @@ def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress |
     """
     bundle = as_bundle(bundle)
     data = as_dataset(data, bundle.kernel)
-    if bundle.described_family is not None and bundle.kernel is not None:
-        return _retrained(bundle, bundle.described_family, data, seed=seed, progress=progress)
     step = progress or (lambda done, total, text: None)
+    if bundle.described_family is not None and bundle.kernel is not None:
+        return _retrained(bundle, bundle.described_family, data, seed=seed, step=step)
     devices = {**bundle.devices, **data.devices}
     family_models = dict(bundle.family_models)
     card = dict(bundle.card.get("calibration", {}))
@@ -81,9 +81,7 @@ def calibrate(bundle: object, data: Data, *, seed: int = 0, progress: Progress |
     return Bundle(family_models, bundle.candidate, call_costs=bundle.call_costs, devices=devices, card=card)
 
 
-def _retrained(
-    bundle: Bundle, family: DescribedFamily, data: Dataset, *, seed: int, progress: Progress | None
-) -> Bundle:
+def _retrained(bundle: Bundle, family: DescribedFamily, data: Dataset, *, seed: int, step: Progress) -> Bundle:
     """Return a described kernel's bundle, fitted again on its own table and the new rows. The model holds its table.
 
     The errors before and after are measured on the new rows. Each half of them is predicted by a fit with the other
@@ -91,12 +89,10 @@ def _retrained(
     """
     model = bundle.family_models[family.name].model
     if not isinstance(model, Configurations):
-        raise InputError(
-            f"a bundle of {family.name} by {model.name} cannot be calibrated; train a bundle with more rows"
-        )
+        raise InputError(f"a bundle of {family.name} by {model.name} cannot be calibrated; train one with more rows")
     trained = as_dataset(model.table(family), KernelColumns.of_description(family.description))
     both = merge_datasets([replace(trained, candidates=data.candidates), data])
-    retrained = train(both, model=model.name, seed=seed, progress=progress)
+    retrained = train(both, model=model.name, seed=seed, progress=step)
     # The new rows, and their times by the old and the new model.
     rows = rows_of(data.frame, both.described_family, data.devices)
     old = rows_of(trained.frame, both.described_family)
@@ -149,13 +145,9 @@ def _calibrated_family(
     trained_gpus = {canonical(gpu) for gpu in bundle.card.get("data", {}).get("gpus", ())}
     is_trained = np.isin(row_gpu, sorted(trained_gpus)) & family_model.domain.shape_was_trained(rows)
     evaluated = np.flatnonzero(np.isfinite(holdout_us) & ~is_trained)
-    calibrated = replace(
-        uncalibrated,
-        fitted=Calibrated(uncalibrated.model, {**old_corrections, **corrections}),
-        widths=_calibrated_widths(
-            family_model, rows.take(evaluated), holdout_us[evaluated], deviation=deviation[evaluated]
-        ),
-    )
+    widths = _calibrated_widths(family_model, rows.take(evaluated), holdout_us[evaluated], deviation[evaluated])
+    corrected = Calibrated(uncalibrated.model, {**old_corrections, **corrections})
+    calibrated = replace(uncalibrated, fitted=corrected, widths=widths)
     records = {}
     for gpu in gpus:
         fitted = np.flatnonzero((row_gpu == gpu) & np.isfinite(holdout_us))
@@ -260,9 +252,7 @@ def _united_domain(base: Domain, new: Domain) -> Domain:
     return replace(base, **united, references=references)
 
 
-def _calibrated_widths(
-    family_model: FamilyModel, rows: Rows, holdout_us: np.ndarray, *, deviation: np.ndarray
-) -> Widths:
+def _calibrated_widths(family_model: FamilyModel, rows: Rows, holdout_us: np.ndarray, deviation: np.ndarray) -> Widths:
     """Return the half widths of the calibrated devices, per candidate if it has enough held-out shapes, else pooled.
 
     Errors are first divided by the bundle's factors for distance and time, and by the ``deviation`` (rows,), so that

@@ -70,9 +70,7 @@ def rankings_of(ranker: Ranker, problems: Sequence[AnyProblem]) -> list[Ranking]
     answers = []
     for problem, ranking, listed in zip(problems, rankings, listed_configurations(ranker, problems), strict=True):
         unlisted = measured - listed.keys()
-        estimates = [
-            _as_listed(estimate, listed) for estimate in ranking.estimates if estimate.candidate.name not in unlisted
-        ]
+        estimates = [_as_listed(each, listed) for each in ranking.estimates if each.candidate.name not in unlisted]
         excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
         excluded += [Excluded(name, NOTES["never_measured"]) for name in listed if name not in measured]
         refusals = [ranker.memory_refusal(problem, estimate.workspace_bytes) for estimate in estimates]

@@ -162,11 +162,8 @@ def _selections(
     predictor: Predictor, problems: Sequence[AnyProblem], limits: Limits, library_version: str | None
 ) -> tuple[tuple[Selection, ...], dict[AnyProblem, str]]:
     """Return the selections of the problems, and problem → reason for those that the predictor refuses."""
-    allowed = {
-        "workspace_limit": limits.workspace_bytes,
-        "deterministic": limits.deterministic,
-        "library_version": library_version,
-    }
+    allowed: dict[str, Any] = {"workspace_limit": limits.workspace_bytes, "deterministic": limits.deterministic}
+    allowed |= {"library_version": library_version}
     try:
         return tuple(predictor.select_many(problems, **allowed)), {}
     except InputError:
@@ -387,10 +384,8 @@ def _c_value(value: Value | tuple[Value, ...]) -> str:
         return f"{{{', '.join(map(_c_value, value))}}}"
     if not isinstance(value, str):
         return str(int(value) if isinstance(value, bool) else value)
-    escaped = (
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in value.encode()
-    )
-    return f'"{"".join(escaped)}"'
+    chars = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}" for byte in value.encode())
+    return f'"{"".join(chars)}"'
 
 
 def _identifier(text: str) -> str:

@@ -179,10 +179,8 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
         name: tuple(value for value, _ in Counter(problem[name] for problem in problems).most_common())
         for name in family.setting_names
     }
-    setting_columns = [
-        SizeColumn(name, value) for name, values in settings.items() if len(values) > 1 for value in values
-    ]
-    columns = (*setting_columns, *map(SizeColumn, sizes))
+    of_settings = [SizeColumn(name, value) for name, values in settings.items() if len(values) > 1 for value in values]
+    columns = (*of_settings, *map(SizeColumn, sizes))
     # 3. The tree, and its slowdown on held-out shapes.
     table = np.array([[column.of(problem) for column in columns] for problem in problems], dtype=np.int64)
     candidates, cost = cost_table([*times.values()])

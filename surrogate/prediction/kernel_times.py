@@ -110,15 +110,13 @@ class KernelTimes:
             fallbacks = [fallback for _, fallback in pairs]
             for (problem, fallback), ranking in zip(pairs, rankings_of(ranker, fallbacks), strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    answers[problem] = self._candidate_time(ranker, problem, fallback, ranking)
+                    answers[problem] = self._best_time(ranker, problem, fallback, ranking)
                 else:
                     answers[problem] = self._from_roofline(problem, target)
         self._answers.update(answers)
         return [answers[problem] for problem in problems]
 
-    def _candidate_time(
-        self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking
-    ) -> KernelTime:
+    def _best_time(self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking) -> KernelTime:
         """Return the best candidate's time without its launch. The interval keeps its width and contains the time."""
         gpu = ranker.setting.gpu
         best = ranking.estimates[0]

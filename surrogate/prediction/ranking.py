@@ -160,10 +160,7 @@ class Ranker:
         rows = self.answers(sizes, problem_of_row, np.concatenate(accepted))
         ranked = rows.ranked()
         ends = np.searchsorted(rows.problem[ranked], np.arange(len(problems) + 1))
-        return [
-            self._ranking(problem, reasons[i], rows, ranked[ends[i] : ends[i + 1]])
-            for i, problem in enumerate(problems)
-        ]
+        return [self._ranking(each, reasons[i], rows, ranked[ends[i] : ends[i + 1]]) for i, each in enumerate(problems)]
 
     def accepted(self, reasons: Reasons) -> np.ndarray:
         """Return the positions of the candidates that can be chosen and that no rule refuses."""
@@ -177,13 +174,7 @@ class Ranker:
         return self.rows(sizes, problem_of_row, candidate_of_row, times, problems=self.setting.problem(sizes.T))
 
     def rows(
-        self,
-        sizes: np.ndarray,
-        problem_of_row: np.ndarray,
-        candidate_of_row: np.ndarray,
-        times: Times,
-        *,
-        problems: Any,
+        self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, times: Times, problems: Any
     ) -> AnswerRows:
         """Return the answers for the source's ``times``, with intervals, floors and rooflines.
 
@@ -280,9 +271,7 @@ class Ranker:
             excluded += map(Excluded, names, self._failures(problem, rows, failing))
         floors = dict(zip(self.candidates, self.evidence.floor_us.tolist(), strict=True)) if at_floor else {}
         at_floor.sort(key=lambda estimate: self.candidates.index(estimate.candidate))
-        excluded += [
-            Excluded(each.candidate.name, NOTES["at_floor"].format(floors[each.candidate])) for each in at_floor
-        ]
+        excluded += [Excluded(e.candidate.name, NOTES["at_floor"].format(floors[e.candidate])) for e in at_floor]
         return Ranking(tuple(above_floor or estimates), tuple(excluded))
 
     def _failures(self, problem: AnyProblem, rows: AnswerRows, failing: np.ndarray) -> list[str]:

@@ -471,8 +471,7 @@ def _ranker(
         errors = family_model.unmeasured_gpu
         half_width = errors.by_group[_width_group(facts)].half_width
         widths = Widths({ALL: half_width}, independent_share=errors.independent_share)
-    keys = _setting_keys(setting, context.candidates)
-    evidence = _evidence(facts, keys, context.candidates, widths, donors)
+    evidence = _evidence(facts, context, widths, donors)
     fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET
     return Ranker(
         setting=setting,
@@ -484,7 +483,9 @@ def _ranker(
         evidence=evidence,
         source_name=MODEL if MODEL in evidence.source else fallback,
         measured_groups={} if facts.analytical is not None else _measured_groups(facts),
-        unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
+        unmeasured_value=family_model.domain.unmeasured_value(_setting_keys(setting, context.candidates))
+        if facts.is_trained
+        else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),
@@ -504,15 +505,10 @@ def _measured_groups(facts: SettingFacts) -> dict[str, frozenset[str]]:
     return {library: frozenset(measured[library]) for library, _ in versions if library in incomplete}
 
 
-def _evidence(
-    facts: SettingFacts,
-    keys: Sequence[SettingKey],
-    candidates: tuple[LibraryCandidate, ...],
-    widths: Widths,
-    donors: tuple[str, ...],
-) -> CandidateEvidence:
+def _evidence(facts: SettingFacts, context: Context, widths: Widths, donors: tuple[str, ...]) -> CandidateEvidence:
     """Return the evidence of each candidate: kind of source, base of the half width, floor of the harness."""
-    family_model, setting = facts.family_model, facts.setting
+    family_model, setting, candidates = facts.family_model, facts.setting, context.candidates
+    keys = _setting_keys(setting, candidates)
     is_measured = np.array([key in family_model.domain.settings for key in keys])
     half_width, limits = _half_widths(facts, candidates, widths, facts.is_trained & ~is_measured)
     return CandidateEvidence(

@@ -365,13 +365,7 @@ def _cached_predictor(name: str, library: str | None, user_gpus: str) -> Predict
 
 
 def predict(
-    problem: object,
-    *,
-    gpu: str,
-    algorithm: str | None = None,
-    library: str | None = None,
-    library_version: str | None = None,
-    **settings: str,
+    problem: object, *, gpu: str, library: str | None = None, **options: Any
 ) -> Prediction | list[Prediction] | Predictions:
     """Predict times with the bundle of a GPU, which is loaded once.
 
@@ -381,12 +375,11 @@ def predict(
         A problem, its text, a list of them, or a table, as in `Predictor.predict`.
     gpu
         Name of the GPU whose shipped bundle is used, or the path of a bundle.
-    algorithm
-        Name of the candidate; None means the fastest one.
-    library, library_version
-        Library and version to predict for; None means all libraries, and each one's newest version.
-    **settings
-        Settings of the problem, such as ``dtype`` or ``math``.
+    library
+        Library to predict for; None means all libraries.
+    **options
+        ``algorithm``, the name of the candidate (None means the fastest one), ``library_version`` (None means the
+        newest one), and settings of the problem, such as ``dtype`` or ``math``.
 
     Returns
     -------
@@ -399,7 +392,7 @@ def predict(
         If the problem, the GPU or the bundle cannot be read, or if no candidate is feasible.
     """
     predictor = _cached_predictor(gpu, library, environ.get(ENVIRONMENT_VARIABLE, ""))
-    return predictor.predict(problem, algorithm, library_version=library_version, **settings)
+    return predictor.predict(problem, **options)
 
 
 def select(problem: object, *, gpu: str, library: str | None = None, **limits: Any) -> Any:

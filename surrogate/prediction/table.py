@@ -127,19 +127,17 @@ def distinct_problems(
     return list(dict.fromkeys((problem, place) for _, problem, place in problems))
 
 
-def _groups(
-    resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, described_family: Family | None
-) -> Iterator[Group]:
-    """Yield the rows of each family and setting; ``described_family`` is the described kernel of a bundle."""
-    frame = expand_problems(frame, described_family, "the table", defaults.settings)
-    families = _families(frame, described_family)
+def _groups(resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, described: Family | None) -> Iterator[Group]:
+    """Yield the rows of each family and setting; ``described`` is the described kernel of a bundle."""
+    frame = expand_problems(frame, described, "the table", defaults.settings)
+    families = _families(frame, described)
     setting_names = {name for family, _ in families for name in family.setting_names}
     if unknown := [name for name in defaults.settings if name not in setting_names]:
         kinds = ", ".join(family.name for family, _ in families)
         raise InputError(f"{', '.join(unknown)} is not a setting of {kinds}; leave it out")
     for family, positions in families:
         part = frame if len(positions) == len(frame) else frame.iloc[positions]
-        sizes, texts = _sizes_and_texts(family, part, defaults)
+        sizes, texts = _columns_of(family, part, defaults)
         # Rows of equal texts get one code (rows,).
         code = np.zeros(len(sizes), dtype=np.int64)
         for distinct, codes in texts.values():
@@ -160,16 +158,12 @@ def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> d
     return {**setting, "math": family.default_math(setting["dtype"], resolver.device(setting["gpu"]))}
 
 
-def _sizes_and_texts(
-    family: Family, frame: pd.DataFrame, defaults: Defaults
-) -> tuple[np.ndarray, dict[str, CodedTexts]]:
+def _columns_of(family: Family, frame: pd.DataFrame, defaults: Defaults) -> tuple[np.ndarray, dict[str, CodedTexts]]:
     """Return the checked sizes (rows, sizes) and text columns of one family's rows."""
     sizes = _sizes(frame, family)
     texts = {name: _text_column(frame, name, getattr(defaults, name) or "") for name in GPU_AND_LIBRARY}
     if others := [name for name in texts["gpu"].texts if defaults.gpu not in (None, canonical(name))]:
-        raise InputError(
-            f"the table has rows of {others[0]}, but the requested GPU is {defaults.gpu}; leave out one of the two"
-        )
+        raise InputError(f"the table has rows of {others[0]}, but {defaults.gpu} is requested; leave one of them out")
     for name, values in family.settings.items():
         default = defaults.settings.get(name) or ("" if name == "math" else family.setting_defaults[name])
         texts[name] = _text_column(frame, name, default)

@@ -146,8 +146,8 @@ def time_rows(
     results: Results, stratum: str = "all", gpu: str = "all", population: str = "all", algorithm: str = "all"
 ) -> list[ResultRow]:
     """Return the evaluated time rows of one slice, one per model, smallest median error first."""
-    slice_labels = {"gpu": gpu, "population": population, "algorithm": algorithm}
-    return _ranked(results["time_rows"], "median_ape", (stratum,), **slice_labels)
+    labels = {"gpu": gpu, "population": population, "algorithm": algorithm}
+    return _ranked(results["time_rows"], "median_ape", (stratum,), **labels)
 
 
 def primary_time_rows(results: Results) -> list[ResultRow]:
@@ -160,11 +160,9 @@ def is_reference(model: str) -> bool:
     return model in (ORACLE, FIRST_TEN, "always-best-single") or is_heuristic(model)
 
 
-def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **slice_labels: str) -> list[ResultRow]:
+def _ranked(rows: Iterable[ResultRow], key: str, strata: Sequence[str], **labels: str) -> list[ResultRow]:
     """Return the evaluated rows of a slice in the first of ``strata`` with rows: references last, then by ``key``."""
-    rows = [
-        row for row in rows if count(row) and all(label(row, name) == value for name, value in slice_labels.items())
-    ]
+    rows = [row for row in rows if count(row) and all(label(row, name) == value for name, value in labels.items())]
     found_strata = {label(row, "stratum") for row in rows}
     stratum = next((name for name in strata if name in found_strata), strata[-1])
 

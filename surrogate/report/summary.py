@@ -72,16 +72,14 @@ def _answer(results: Results) -> list[str]:
     times = {row["model"]: row for row in stored.time_rows(results) + stored.primary_time_rows(results)}
     row, trees = choices.get(model, {}), others.get("trees", "")
     own = [_picks_statement(row, kind, others) for kind in ("seer", "linear", "paper")]
-    tree_picks = [
-        _picks_statement(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model
-    ]
+    by_trees = [_picks_statement(choices.get(trees, {}), kind, others) for kind in ("seer", "linear") if trees != model]
     errors = [_median_statement(times, name, others) for name in dict.fromkeys((model, trees))]
     heuristic = choices.get(others.get("heuristic", ""), {})
     picks = [_picks_statement(row, kind, others) for kind in ("heuristic", "first_ten")]
     picks += [_slowdowns_statement(row, heuristic), _slowdown_statement(row)]
     # Without a comparison with SEER or a linear model, the question has no answer. Then the picks come first.
     is_compared = any(own)
-    order = [own, tree_picks, errors, picks] if is_compared else [picks, tree_picks, errors]
+    order = [own, by_trees, errors, picks] if is_compared else [picks, by_trees, errors]
     first, *rest = [statement for statements in order for statement in statements if statement]
     ends, text = first
     has_verdict = model == stored.family_entry(results, "reported") and (is_compared or not row)
@@ -269,23 +267,14 @@ def evidence_tables(results: Results, kind: str) -> list[Table]:
 
 
 def _slice_table(
-    sliced: Mapping[str, list[ResultRow]],
-    order: list[ResultRow],
-    key: str,
-    title: str,
-    figure: str,
-    form: tables.Format,
+    parts: Mapping[str, list[ResultRow]], order: list[ResultRow], key: str, title: str, figure: str, form: tables.Format
 ) -> list[Table]:
     """Return a table of ``figure``: a row per slice, a column per model in the ``order`` of other rows."""
-    evaluated_models = {row["model"] for rows in sliced.values() for row in rows}
-    models = [
-        name
-        for name in dict.fromkeys([row["model"] for row in order] + sorted(evaluated_models))
-        if name in evaluated_models
-    ]
+    found = {row["model"] for rows in parts.values() for row in rows}
+    models = [name for name in dict.fromkeys([row["model"] for row in order] + sorted(found)) if name in found]
     counted, what = ("shapes", "shapes") if figure == "slowdown_macro" else ("n", "rows")
     records = []
-    for value, rows in sliced.items():
+    for value, rows in parts.items():
         best = _best(rows, figure)
         cells = {row["model"]: _figure_cell(row, figure, row["model"] == best) for row in rows}
         size = {what: max((count(row, counted) for row in rows), default=0)}

@@ -45,9 +45,7 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     names = list(searchspace.tune_params)
     space = [dict(zip(names, values, strict=True)) for values in searchspace.list]
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
-    source = options.get("bundle") or description_of_space(
-        getattr(runner.kernel_options, "kernel_name", "kernel"), space
-    )
+    source = options.get("bundle") or space_description(getattr(runner.kernel_options, "kernel_name", "kernel"), space)
     gpu = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
     given = {name: options[name] for name in ("problem", "seed", "log") if name in options}
     tuner = Tuner(source, str(gpu), configurations=space, **given)
@@ -55,9 +53,7 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     full = {tuner.position_of(each): each for each in space}
     if len(full) < len(space):
         missing = ", ".join(name for name in names if name not in tuner.configurations[0])
-        raise InputError(
-            f"the bundle's kernel has no {missing}, but the search space varies it; train a bundle on a table with it"
-        )
+        raise InputError(f"the bundle's kernel has no {missing}, which the search space varies; train a bundle with it")
     try:
         while proposed := tuner.ask():
             configuration = full[tuner.position_of(proposed[0])]
@@ -80,15 +76,22 @@ def as_time_us(cost: float, higher_is_better: object) -> float | None:
 
 
 OPTIONS = (
-    *("bundle", "gpu", "problem", "seed", "log"),
-    *("max_fevals", "time_limit", "x0", "searchspace_construction_options"),
+    "bundle",
+    "gpu",
+    "problem",
+    "seed",
+    "log",
+    "max_fevals",
+    "time_limit",
+    "x0",
+    "searchspace_construction_options",
 )
 """The options of this strategy, and the options that Kernel Tuner passes to every strategy."""
 MAX_COST = 1e30
 """Upper limit of the cost of a configuration that ran; Kernel Tuner gives a failed one the largest number."""
 
 
-def description_of_space(name: str, space: list[dict[str, Any]]) -> Description:
+def space_description(name: str, space: list[dict[str, Any]]) -> Description:
     """Return the description of a kernel without sizes. Its parameters have the values in ``space``."""
     values = {parameter: tuple(dict.fromkeys(each[parameter] for each in space)) for parameter in space[0]}
     return Description(name if name.isidentifier() else "kernel", (), values)

@@ -144,9 +144,7 @@ class Search:
         Raises `InputError` if the position is outside the space, or if the time is not finite and above 0.
         """
         if not 0 <= index < len(self._proposed):
-            raise InputError(
-                f"there is no configuration {index}; they are numbered from 0 to {len(self._proposed) - 1}"
-            )
+            raise InputError(f"there is no configuration {index}; they have the numbers 0 to {len(self._proposed) - 1}")
         if time_us is not None and not 0 < time_us < np.inf:
             raise InputError(f"time is {time_us} µs; give a number above 0, or None for a configuration that failed")
         if not self._proposed[index]:

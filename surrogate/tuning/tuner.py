@@ -246,9 +246,7 @@ def build_space(
     if isinstance(source, Bundle):
         model = source.family_model(family).model
         if not isinstance(model, Configurations):
-            raise InputError(
-                f"the bundle's model is {model.name}; train the bundle with {Configurations.name}, the default"
-            )
+            raise InputError(f"the bundle's model is {model.name}; train it with {Configurations.name}, the default")
     target = find_problem(family, problem, model)
     if configurations is not None:
         listed = [dict(each) for each in configurations]
@@ -274,10 +272,8 @@ def build_space(
     problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
     launched = device.vendor not in ("", "cpu")  # an unknown device may be a CPU, which launches nothing
     min_us = max(FASTEST_US, float(family.min_us(target, device))) if launched else 0.0
-    finite_terms = terms[:, np.isfinite(terms).all(axis=0)]
-    space = SearchSpace(
-        family.description, texts, parameters, finite_terms, None, None, plausible_us=(min_us, math.inf)
-    )
+    finite = terms[:, np.isfinite(terms).all(axis=0)]
+    space = SearchSpace(family.description, texts, parameters, finite, None, None, plausible_us=(min_us, math.inf))
     return space if model is None else space.with_model(model, model.inside(target, device, problem_columns), terms)
 
 
@@ -325,9 +321,7 @@ def find_problem(family: DescribedFamily, problem: object, model: Configurations
             raise InputError(f"the problem lacks {missing[0]}; give {', '.join(family.size_names)}")
         return family.problem(values, {name: str(values[name]) for name in family.setting_names if name in values})
     if problem is not None:
-        raise InputError(
-            f"problem has the type {type(problem).__name__}; give a text or a mapping of {family.size_names}"
-        )
+        raise InputError(f"problem has the type {type(problem).__name__}; give a text or {family.size_names} by name")
     if model is not None:
         measured = {tuple(key.split("|")[1:]) for key in model.problems_}
         if len(measured) == 1:

@@ -371,7 +371,5 @@ def fit_independent_share(
         likely = [intervals.probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, MIN_LIKELIHOOD)))
 
-    optimum: OptimizeResult = minimize_scalar(
-        loss, bounds=np.log(SHARE_BOUNDS), method="bounded", options={"xatol": 0.02}
-    )
-    return float(np.exp(optimum.x))
+    best: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARE_BOUNDS), method="bounded", options={"xatol": 0.02})
+    return float(np.exp(best.x))

@@ -250,17 +250,10 @@ class UnmeasuredGpuErrors(Struct, frozen=True):
         if errors.median_ape is None:
             return NOTES["unknown_errors"].format(basis=basis)
         line, _, dtype = group_key.partition("|")
-        if judged_on:
-            times = judged_on
-        elif group_key == NEVER:
-            times = "times in settings never measured"
-        elif dtype:
-            times = f"times in {dtype}"
-        else:
-            times = "times"
+        times = "times in settings never measured" if group_key == NEVER else f"times in {dtype}" if dtype else "times"
         figures = {"percent": 100 * errors.median_ape, "factor": exp(errors.half_width)}
         gpus = self._counted_gpus(line, errors.gpus)
-        note = NOTES["expected_errors"].format(basis=basis, gpus=gpus, times=times, **figures)
+        note = NOTES["expected_errors"].format(basis=basis, gpus=gpus, times=judged_on or times, **figures)
         return note + NOTES["reliable_order"] if is_described else note
 
     def _counted_gpus(self, line: str, count: int) -> str:

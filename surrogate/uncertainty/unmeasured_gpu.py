@@ -42,7 +42,7 @@ MIN_FOLD_SHAPES = 12
 
 
 def fit_unmeasured_gpu(
-    rows: Rows, predicted: np.ndarray, setting_was_trained: np.ndarray, evaluated: np.ndarray
+    rows: Rows, predicted: np.ndarray, was_trained: np.ndarray, evaluated: np.ndarray
 ) -> UnmeasuredGpuErrors:
     """Fit the errors of times on an unmeasured GPU.
 
@@ -54,7 +54,7 @@ def fit_unmeasured_gpu(
         Rows of one family.
     predicted
         (rows,) times in µs by fits that hold out the row's GPU, its architecture and its shape (`gpu_splits`), or NaN.
-    setting_was_trained
+    was_trained
         (rows,) result of `trained_settings`.
     evaluated
         (rows,) True for problems from which the independent share is learned.
@@ -68,9 +68,9 @@ def fit_unmeasured_gpu(
     if not len(scored):
         return UnmeasuredGpuErrors()
     part, predicted = rows.take(scored), predicted[scored]
-    setting_was_trained, evaluated = setting_was_trained[scored], evaluated[scored]
-    unmeasured = UnmeasuredGpuErrors(held_out_gpu_errors(part, predicted, setting_was_trained))
-    counted = evaluated & setting_was_trained
+    was_trained, evaluated = was_trained[scored], evaluated[scored]
+    unmeasured = UnmeasuredGpuErrors(held_out_gpu_errors(part, predicted, was_trained))
+    counted = evaluated & was_trained
     columns = (predicted, part.time_us, unmeasured.half_widths(groups_of(part)), part.problem, part.shape)
     share = fit_independent_share(*(values[counted] for values in columns))
     return structs.replace(unmeasured, independent_share=float(f"{share:.4g}"))
@@ -82,18 +82,16 @@ def trained_settings(rows: Rows, splits: Sequence[Split]) -> np.ndarray:
     Other rows are predicted only as settings that were never measured.
     """
     key = joined(rows.frame.assign(candidate=rows.candidate), (*rows.family.setting_names, "candidate")).to_numpy()
-    setting_was_trained = np.zeros(len(rows), dtype=bool)
+    was_trained = np.zeros(len(rows), dtype=bool)
     for train, holdout in splits:
-        setting_was_trained[holdout] = np.isin(key[holdout], np.unique(key[train]))
-    return setting_was_trained
+        was_trained[holdout] = np.isin(key[holdout], np.unique(key[train]))
+    return was_trained
 
 
-def held_out_gpu_errors(
-    rows: Rows, predicted: np.ndarray, setting_was_trained: np.ndarray
-) -> dict[str, HeldOutGpuErrors]:
+def held_out_gpu_errors(rows: Rows, predicted: np.ndarray, was_trained: np.ndarray) -> dict[str, HeldOutGpuErrors]:
     """Return `UnmeasuredGpuErrors.by_group` from ok rows and their times (rows,) by fits that hold out their GPU.
 
-    ``setting_was_trained`` is the result of `trained_settings`. A line of GPUs gets its own errors if other GPUs of the
+    ``was_trained`` is the result of `trained_settings`. A line of GPUs gets its own errors if other GPUs of the
     line were trained. For a line with a single GPU, all these errors are used and count as one GPU, because one GPU
     does not show how a second one differs.
     """
@@ -115,16 +113,16 @@ def held_out_gpu_errors(
         return HeldOutGpuErrors(len(parts), *(float(f"{value:.4g}") for value in (median, half_width)))
 
     # 1. All GPUs together. If a GPU has trained settings, only those count.
-    has_trained_settings = np.isin(device, np.unique(device[setting_was_trained]))
-    by_group = {"": errors_at(np.flatnonzero(setting_was_trained | ~has_trained_settings))}
+    has_trained_settings = np.isin(device, np.unique(device[was_trained]))
+    by_group = {"": errors_at(np.flatnonzero(was_trained | ~has_trained_settings))}
     if frame["line"].nunique() == 1:  # the errors of one line do not show those of another
         half_width = max(by_group[""].half_width, UNMEASURED_HALF_WIDTH)
         by_group[""] = replace(by_group[""], half_width=half_width)
-    if len(never := np.flatnonzero(~setting_was_trained)):
+    if len(never := np.flatnonzero(~was_trained)):
         by_group[intervals.NEVER] = errors_at(never)
     # 2. Each line, and each element type of a line. On few GPUs a type is no narrower than all types together.
     gpus = frame.groupby("line")["dtype"].agg(lambda part: len(np.unique(device[part.index])))
-    counted = np.flatnonzero(setting_was_trained & (frame["line"].map(gpus) > 1))
+    counted = np.flatnonzero(was_trained & (frame["line"].map(gpus) > 1))
     for (line,), positions in row_groups(frame.iloc[counted], ("line",)):
         if line:
             by_group[line] = errors_at(counted[positions])

@@ -165,10 +165,8 @@ class TreeSource(Source):
     def _log_terms(self, x: np.ndarray, candidate: np.ndarray) -> np.ndarray:
         """Return log(time / base) from the terms, (rows,), for the candidates at positions ``candidate`` (rows,)."""
         log_correction = self.trees.inplace_predict(x).astype(np.float64)
-        if self.boosted.trend is not None:
-            log_correction += self.boosted.trend.extrapolation_outside(
-                x[:, self.trend_positions], self.trend_ranges[candidate]
-            )
+        if (trend := self.boosted.trend) is not None:
+            log_correction += trend.extrapolation_outside(x[:, self.trend_positions], self.trend_ranges[candidate])
         return log_correction
 
     def _log_correction(self, sizes: np.ndarray, x: np.ndarray, candidate_of_row: np.ndarray) -> np.ndarray:
