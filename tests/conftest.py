@@ -30,14 +30,8 @@ settings.load_profile("seer")
 
 MEASUREMENTS = Path(__file__).resolve().parents[1] / "experiments" / "data"
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "FFT", "WINOGRAD")
-SPEED = {
-    "IMPLICIT_GEMM": 1.0,
-    "IMPLICIT_PRECOMP_GEMM": 0.8,
-    "GEMM": 1.1,
-    "FFT": 1.3,
-    "WINOGRAD": 0.5,
-    "WINOGRAD_NONFUSED": 0.6,
-}
+SPEED = {"IMPLICIT_GEMM": 1.0, "IMPLICIT_PRECOMP_GEMM": 0.8, "GEMM": 1.1, "FFT": 1.3}
+SPEED |= {"WINOGRAD": 0.5, "WINOGRAD_NONFUSED": 0.6}
 NETWORKS = ("AlphaNet", "BetaNet", "AlphaNet, GammaNet", "GammaNet", "")
 
 
@@ -60,22 +54,11 @@ def _convs(draw: st.DrawFn) -> Conv:
     spread = {name: draw(st.integers(1, 3)) for name in ("dilation_h", "dilation_w")}
     assume(fits(size["h"], filters["r"], pads["pad_h"], spread["dilation_h"]))
     assume(fits(size["w"], filters["s"], pads["pad_w"], spread["dilation_w"]))
-    groups = draw(st.integers(1, 8))
-    return Conv(
-        n=draw(st.integers(1, 64)),
-        c=groups * draw(st.integers(1, 40)),
-        k=groups * draw(st.integers(1, 40)),
-        groups=groups,
-        dtype=draw(st.sampled_from(list(DTYPES))),
-        math=draw(st.sampled_from(MATHS)),
-        layout=draw(st.sampled_from(LAYOUTS)),
-        direction=draw(st.sampled_from(DIRECTIONS)),
-        **size,
-        **filters,
-        **pads,
-        **steps,
-        **spread,
-    )
+    groups, n = draw(st.integers(1, 8)), draw(st.integers(1, 64))
+    channels = {name: groups * draw(st.integers(1, 40)) for name in ("c", "k")}
+    choices = {"dtype": DTYPES, "math": MATHS, "layout": LAYOUTS, "direction": DIRECTIONS}
+    texts = {name: draw(st.sampled_from(list(values))) for name, values in choices.items()}
+    return Conv(n=n, groups=groups, **channels, **texts, **size, **filters, **pads, **steps, **spread)
 
 
 st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any test
@@ -163,10 +146,8 @@ def columns_of() -> Callable[[Sequence[Conv]], ConvColumns]:
 
     def make(convs: Sequence[Conv]) -> ConvColumns:
         sizes = np.array([conv.sizes for conv in convs]).T
-        texts = {
-            name: np.array([getattr(conv, name) for conv in convs], dtype=object)
-            for name in ("dtype", "math", "layout", "direction")
-        }
+        names = ("dtype", "math", "layout", "direction")
+        texts = {name: np.array([getattr(conv, name) for conv in convs], dtype=object) for name in names}
         return ConvColumns.of(list(sizes), **texts)
 
     return make
@@ -178,11 +159,9 @@ def _shapes(count: int) -> list[Conv]:
     for i in range(count):
         c, h = 16 * (1 + i // 4), (7, 14, 28, 56)[(i // 4) % 4]
         kind = i % 4
-        shapes.append(
-            Conv(n=1, c=c, h=h, k=c, r=3, pad_h=1, groups=1 if kind == 0 else c)
-            if kind in (0, 3)
-            else Conv(n=1, c=c, h=h, k=2 * c, r=1, stride_h=kind)
-        )
+        square = {"k": c, "r": 3, "pad_h": 1, "groups": c if kind else 1}
+        pointwise = {"k": 2 * c, "r": 1, "stride_h": kind}
+        shapes.append(Conv(n=1, c=c, h=h, **(square if kind in (0, 3) else pointwise)))
     return shapes
 
 
@@ -204,6 +183,8 @@ def table() -> Callable[..., pd.DataFrame]:
         seed: int = 0,
     ) -> pd.DataFrame:
         random = np.random.default_rng(seed)
+        setting = {"library": "cudnn", "library_version": version, "direction": "fwd", "dtype": "fp32"}
+        setting |= {"math": "fma", "layout": "NCHW"}
         rows = []
         for place, gpu in enumerate(gpus):
             for i, shape in enumerate(_shapes(shapes)):
@@ -213,23 +194,11 @@ def table() -> Callable[..., pd.DataFrame]:
                         refused = unsupported_reason(name, conv) is not None
                         launch_us = 5.0 + 20.0 * (name == "FFT")
                         time_us = launch_us + SPEED[name] * (1 + place) * conv.flops / 2e6
-                        rows.append(
-                            {
-                                "gpu": gpu,
-                                "library": "cudnn",
-                                "library_version": version,
-                                "direction": "fwd",
-                                "dtype": "fp32",
-                                "math": "fma",
-                                "layout": "NCHW",
-                                **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)),
-                                "algorithm": name,
-                                "status": "not_supported" if refused else "ok",
-                                "time_us": np.nan if refused else time_us * np.exp(noise * random.normal()),
-                                "heuristic_algorithm": algorithms[0],
-                                "networks": NETWORKS[i % len(NETWORKS)],
-                            }
-                        )
+                        time_us = np.nan if refused else time_us * np.exp(noise * random.normal())
+                        measured = {"status": "not_supported" if refused else "ok", "time_us": time_us}
+                        picked = {"heuristic_algorithm": algorithms[0], "networks": NETWORKS[i % len(NETWORKS)]}
+                        sizes = dict(zip(SIZE_COLUMNS, conv.sizes, strict=True))
+                        rows.append({"gpu": gpu, **setting, **sizes, "algorithm": name, **measured, **picked})
         return pd.DataFrame(rows)
 
     return make

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,25 +11,8 @@ import numpy as np
 import pandas as pd
 
 ODD: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    0,
-    0.5,
-    7,
-    2**70,
-    1e308,
-    -1e30,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    "1|2",
-    [],
-    [[]],
-    {},
-    [0.5],
-    {"x": 1},
+    *(None, True, -1, 0, 0.5, 7, 2**70, 1e308, -1e30, float("nan"), float("inf"), "", "x", "1|2"),
+    *([], [[]], {}, [0.5], {"x": 1}),
 )
 
 
@@ -118,11 +101,7 @@ def damaged_bytes(content: bytes, random: Random) -> bytes:
     return bytes(changed)
 
 
-DAMAGE: dict[str, Callable[[bytes, Random], bytes]] = {
-    "json": damaged_json,
-    "npz": damaged_npz,
-    "parquet": damaged_parquet,
-}
+DAMAGE = {"json": damaged_json, "npz": damaged_npz, "parquet": damaged_parquet}
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> Path:

@@ -229,18 +229,8 @@ def products(count: int, factor: Callable[[pd.DataFrame], object]) -> tuple[Rows
     """Return rows of products on a T4 by two libraries, and predicted times that differ from them by ``factor``."""
     sizes = pd.DataFrame({"m": 2 ** (np.arange(count) % 9), "n": 512 + 64 * np.arange(count), "k": 1024})
     frame = pd.concat([sizes.assign(library=library) for library in ("cublas", "torch")], ignore_index=True)
-    frame = frame.assign(
-        gpu="t4",
-        family="gemm",
-        operator="gemm",
-        dtype="fp32",
-        math="fma",
-        variant="",
-        batch=1,
-        algorithm="default",
-        library_version="1",
-        status="ok",
-    )
+    setting = {"family": "gemm", "operator": "gemm", "dtype": "fp32", "math": "fma", "variant": "", "batch": 1}
+    frame = frame.assign(gpu="t4", **setting, algorithm="default", library_version="1", status="ok")
     predicted_us = 10.0 + frame["m"].to_numpy() * frame["n"].to_numpy() / 100.0
     return checked(frame.assign(time_us=predicted_us * factor(frame))), predicted_us
 

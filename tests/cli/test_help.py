@@ -98,19 +98,11 @@ def test_the_help_of_collect_names_every_grid() -> None:
 
 def test_the_choices_of_network_match_the_modules() -> None:
     """The choices are written out, because the modules that define them import NumPy."""
-    expected = {
-        "dtype": ELEMENTS,
-        "amp": HALF,
-        "math": MATHS,
-        "layout": LAYOUTS,
-        "kv_dtype": KV_DTYPES,
-        "runtime": RUNTIMES,
-        "host": HOSTS,
-        "optimizer": OPTIMIZERS,
-        "library": FRAMEWORKS,
-    }
-    kinds = {option.name: option.type for option in _options(CONTEXTS["seer network"])}
-    offered = {name: set(kind.choices) for name, kind in kinds.items() if isinstance(kind, click.Choice)}
+    names = ("dtype", "amp", "math", "layout", "kv_dtype", "runtime", "host", "optimizer", "library")
+    kinds = (ELEMENTS, HALF, MATHS, LAYOUTS, KV_DTYPES, RUNTIMES, HOSTS, OPTIMIZERS, FRAMEWORKS)
+    expected = dict(zip(names, kinds, strict=True))
+    types = {option.name: option.type for option in _options(CONTEXTS["seer network"])}
+    offered = {name: set(kind.choices) for name, kind in types.items() if isinstance(kind, click.Choice)}
     assert offered == {name: set(words) for name, words in expected.items()}
 
 

@@ -13,6 +13,7 @@ import pytest
 from surrogate.cli.datasets import progress_bar
 from surrogate.cli.process import Stopped, line_and_status
 from surrogate.features.errors import InputError
+from tests.known import known_answers
 
 LIGHT = [["gpus"], ["--help"]]
 FULL = Path("/dev/full")
@@ -65,20 +66,8 @@ def test_a_pipe_gets_complete_lines_without_colours() -> None:
     ("name", "status", "message"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "stopped by SIGTERM")]
 )
 def test_a_signal_gives_one_line_its_status_and_no_file(name: str, status: int, message: str, tmp_path: Path) -> None:
-    code = f"""
-import os, sys
-from surrogate.dataset import files
-from surrogate.cli import main
-import surrogate.cli.gpus as gpus
-def signalled(*_, **__):
-    with files.atomic_path({str(tmp_path / "out.json")!r}) as temporary:
-        temporary.write_text("half")
-        os.kill(os.getpid(), {int(getattr(signal, name))})
-        raise AssertionError("the signal was ignored")
-gpus.show = signalled
-sys.argv = ["seer", "gpus"]
-main()
-"""
+    number, path = str(int(getattr(signal, name))), repr(str(tmp_path / "out.json"))
+    code = known_answers(__file__)["signalled"].replace("NUMBER", number).replace("PATH", path)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (status, f"seer: {message}\n")
     assert list(tmp_path.iterdir()) == []

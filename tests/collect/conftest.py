@@ -40,10 +40,8 @@ class FakeDevice:
         return (HeuristicEntry("FFT", "not_supported"), HeuristicEntry("GEMM", "ok"), HeuristicEntry("WINOGRAD", "ok"))
 
     def find(self, conv: Conv) -> tuple[HeuristicEntry, ...]:
-        return (
-            HeuristicEntry("WINOGRAD", "ok", 7.5, 128, True, "fma"),
-            HeuristicEntry("GEMM", "ok", 9.5, 64, True, "fma"),
-        )
+        times = (("WINOGRAD", 7.5, 128), ("GEMM", 9.5, 64))
+        return tuple(HeuristicEntry(name, "ok", us, workspace, True, "fma") for name, us, workspace in times)
 
     def conditions(self) -> Mapping[str, float]:
         return {"sm_clock_mhz": 1980.0, "throttle_reasons": 0}
@@ -79,11 +77,8 @@ def make_plan() -> Callable[..., CollectionPlan]:
     """Return ``make_plan(count)``: a plan of ``count`` problems, some 1×1; from 200 problems it has anchors."""
 
     def make(count: int, **options: Any) -> CollectionPlan:
-        problems = [
-            PlannedProblem(Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0), "test", ("Net",))
-            for i in range(count)
-        ]
-        return build_plan(problems, description="test", **options)
+        convs = (Conv(n=1 + i % 8, c=16 + i, h=28, k=32, r=1 if i % 3 else 3, pad_h=0) for i in range(count))
+        return build_plan([PlannedProblem(conv, "test", ("Net",)) for conv in convs], description="test", **options)
 
     return make
 

@@ -29,11 +29,7 @@ from tests.known import cases
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()
 DIRECTIONS = {"fwd": "Forward", "bwd_data": "BackwardData", "bwd_filter": "BackwardFilter"}
-NON_DETERMINISTIC = {
-    ("bwd_data", "ALGO_0"),
-    ("bwd_filter", "ALGO_0"),
-    ("bwd_filter", "ALGO_3"),
-}  # as cuDNN's header says
+NON_DETERMINISTIC = {("bwd_data", "ALGO_0"), ("bwd_filter", "ALGO_0"), ("bwd_filter", "ALGO_3")}  # by cuDNN's header
 
 
 @pytest.fixture(autouse=True)
@@ -116,13 +112,8 @@ def test_the_header_reports_errors_of_fma_and_default_math(opened, variables, lo
         return
     assert all(low < error < high for error in errors["default"].values()) and len(errors["default"]) > 4
     assert all(0 < error < 1e-6 for error in errors["fma"].values())
-    facts = {
-        "timer": "cupti",
-        "mig": False,
-        "flush_bytes": gpu_module.FLUSH_BYTES,
-        "power_limit_w": 700.0,
-        "other_processes": 0,
-    }
+    facts = {"timer": "cupti", "mig": False, "power_limit_w": 700.0, "other_processes": 0}
+    facts |= {"flush_bytes": gpu_module.FLUSH_BYTES}
     assert facts.items() <= info.properties.items() and info.properties["library_path"].endswith("cudnn_fake.so")
     assert info.versions["driver"]
     assert info.versions["cuda_runtime"]
@@ -252,10 +243,7 @@ def test_find_warms_up_each_algorithm_once(opened, chain, tmp_path):
     log.unlink()
     assert device.find(CONV)[0].status == "ok"
     launched = Counter(line.split("\t")[1] for line in log.read_text().splitlines())
-    assert {name: launched[name] for name in ("ampere_sgemm_128x64_nn", "ampere_sgemm_64x64_nn")} == {
-        "ampere_sgemm_128x64_nn": 1,
-        "ampere_sgemm_64x64_nn": 2,
-    }
+    assert (launched["ampere_sgemm_128x64_nn"], launched["ampere_sgemm_64x64_nn"]) == (1, 2)
 
 
 def test_a_sticky_error_raises_device_lost(opened, chain):

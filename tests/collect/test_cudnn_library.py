@@ -18,6 +18,7 @@ from surrogate.collect.cudnn.library import Convolutions, CudnnError, Library, l
 from surrogate.collect.device import DeviceLostError, RepeatPolicy
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
+from tests.known import known_answers
 
 
 def load():
@@ -146,20 +147,9 @@ def test_enumerations_agree_with_the_header():
         for number, name in enumerate(algorithms):
             suffixes = (name, name.removeprefix("ALGO_"))
             assert number in {numbers.get(prefix + suffix) for suffix in suffixes}, name
-    for name, number in {
-        "CUDNN_DEFAULT_MATH": abi.MATHS["default"],
-        "CUDNN_TENSOR_OP_MATH": abi.MATHS["tensor_op"],
-        "CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION": abi.MATHS["tensor_op_allow_conversion"],
-        "CUDNN_FMA_MATH": abi.MATHS["fma"],
-        "CUDNN_DATA_FLOAT": abi.DTYPES["fp32"],
-        "CUDNN_DATA_DOUBLE": abi.DTYPES["fp64"],
-        "CUDNN_DATA_HALF": abi.DTYPES["fp16"],
-        "CUDNN_DATA_BFLOAT16": abi.DTYPES["bf16"],
-        "CUDNN_TENSOR_NCHW": abi.LAYOUTS["NCHW"],
-        "CUDNN_TENSOR_NHWC": abi.LAYOUTS["NHWC"],
-        "CUDNN_CROSS_CORRELATION": abi.CROSS_CORRELATION,
-    }.items():
-        assert int(values[name]) == number, name
+    for name, (table, key) in known_answers(__file__)["header"].items():
+        assert int(values[name]) == getattr(abi, table)[key], name
+    assert int(values["CUDNN_CROSS_CORRELATION"]) == abi.CROSS_CORRELATION
 
 
 @needs_cudnn
@@ -182,12 +172,9 @@ def test_output_sizes_agree_with_cudnn(conv):
         references = [ctypes.byref(dim) for dim in dims]
         LIBRARY.check("cudnnGetConvolution2dForwardOutputDim", d["conv"], d["x"], d["w"], *references)
         assert [dim.value for dim in dims] == [conv.n, conv.k, conv.out_h, conv.out_w]
-        for function, expected in (
-            ("cudnnGetConvolutionMathType", abi.MATHS[conv.math]),
-            ("cudnnGetConvolutionGroupCount", conv.groups),
-        ):
+        for function, expected in {"MathType": abi.MATHS[conv.math], "GroupCount": conv.groups}.items():
             value = ctypes.c_int(-1)
-            LIBRARY.check(function, convolutions.descriptors["conv"], ctypes.byref(value))
+            LIBRARY.check(f"cudnnGetConvolution{function}", convolutions.descriptors["conv"], ctypes.byref(value))
             assert value.value == expected
     finally:
         convolutions.close()

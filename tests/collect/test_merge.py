@@ -72,10 +72,8 @@ def test_a_copy_of_a_run_is_dropped_but_another_run_counts(make_plan, record, tm
 
 
 def test_each_device_and_version_has_its_own_rows(make_plan, record, fake_device):
-    paths = [
-        record(make_plan(3), fake_device(gpu, version), name=gpu + version)
-        for gpu, version in (("A", "9.1.0"), ("A", "9.2.0"), ("B", "9.1.0"))
-    ]
+    devices = (("A", "9.1.0"), ("A", "9.2.0"), ("B", "9.1.0"))
+    paths = [record(make_plan(3), fake_device(*names), name="".join(names)) for names in devices]
     rows = merge_runs(paths).frame
     assert len(rows) == 3 * 12
     assert len(rows[["gpu", "library_version"]].drop_duplicates()) == 3
@@ -118,10 +116,8 @@ def test_kernels_have_the_key_of_their_rows(make_plan, record):
 
 def test_find_times_of_another_math_type_are_ignored(make_plan, record, fake_device):
     device = fake_device()
-    device.find = lambda _: (
-        HeuristicEntry("GEMM", "ok", 3.0, math="tensor_op"),
-        HeuristicEntry("GEMM", "ok", 4.0, math="fma"),
-    )
+    times_us = {"tensor_op": 3.0, "fma": 4.0}
+    device.find = lambda _: tuple(HeuristicEntry("GEMM", "ok", us, math=math) for math, us in times_us.items())
     assert list(merge_runs([record(make_plan(1), device)]).frame.find_time_us.dropna()) == [4.0]
 
 

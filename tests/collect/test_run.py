@@ -164,10 +164,8 @@ def test_replay_returns_the_recorded_results(make_plan, record):
     assert device.device_info().gpu == "Fake GPU"
     assert {p.conv for p in device.problems()} == {p.conv for p in plan.problems}
     again = record(plan, device, name="again.jsonl")
-    first, second = (
-        {(r["problem"], r["algorithm"]): r["result"] for r in log.read_log(p).records if r["kind"] == "measure"}
-        for p in (path, again)
-    )
+    logs = ([r for r in log.read_log(p).records if r["kind"] == "measure"] for p in (path, again))
+    first, second = ({(r["problem"], r["algorithm"]): r["result"] for r in records} for records in logs)
     assert first.keys() == second.keys()
     assert all(first[key] == second[key] for key in first if key[0].endswith("#0"))
     recorded, replayed = (merge_runs([p]).frame for p in (path, again))

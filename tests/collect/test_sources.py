@@ -61,16 +61,9 @@ def test_samples_cover_the_domain():
     assert {conv.r for conv in convs} == {1, 2, 3, 4, 5, 7, 9, 11}
     assert {conv.stride_h for conv in convs} == {1, 2, 3, 4}
     assert {conv.dilation_h for conv in convs} >= {1, 2, 3}
-    for values, low, high in (
-        ([conv.n for conv in convs], 1, 256),
-        ([conv.c for conv in convs], 3, 1448 + 16),
-        ([conv.k for conv in convs], 3, 1448 + 16),
-        ([conv.h for conv in convs], 4, 315),
-    ):
-        assert low <= min(values)
-        assert max(values) <= high
-        assert min(values) < 1.5 * low
-        assert max(values) > 0.8 * high
+    for name, low, high in (("n", 1, 256), ("c", 3, 1448 + 16), ("k", 3, 1448 + 16), ("h", 4, 315)):
+        values = [getattr(conv, name) for conv in convs]
+        assert low <= min(values) < 1.5 * low and 0.8 * high < max(values) <= high
     share = np.array(
         [[c.groups > 1, c.groups == c.c > 1, c.h != c.w, c.r != c.s, c.pad_h == 0 and c.r > 1, c.c == 3] for c in convs]
     ).mean(axis=0)

@@ -99,16 +99,7 @@ def test_a_start_that_is_lost_twice_with_cupti_is_repeated_without_it(fault):
         worker.close()
 
 
-PARENT = f"""
-import sys
-from surrogate.collect.open_device import WorkerDevice
-from surrogate.collect.device import RepeatPolicy
-from surrogate.features.conv import Conv
-
-worker = WorkerDevice([sys.executable, "-c", {CHILD!r}])
-print(worker.conditions()["pid"], flush=True)
-worker.measure(Conv(n=2, c=3, h=9, k=4, r=3), "HANG", RepeatPolicy())
-"""
+PARENT = known_answers(__file__)["parent"].replace("CHILD", repr(CHILD))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from surrogate.dataset.files import atomic_path, require_writable, write_folder, write_text
+from tests.known import known_answers
 
 
 def _names(folder: Path) -> list[str]:
@@ -95,15 +96,7 @@ def test_write_folder_keeps_the_old_folder_after_a_failure(refused, tmp_path: Pa
         write_folder(tmp_path / "f" / "a" / "g", NEW)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from surrogate.dataset.files import write_folder
-mark = sys.argv[2].encode()
-print("begun", flush=True)
-for _ in range(int(sys.argv[3])):
-    write_folder(Path(sys.argv[1]), {f"{name}-{mark.decode()}": mark * 50_000 for name in "abcdef"})
-"""
+WRITER = known_answers(__file__)["writer"]
 
 
 def _writer(path: Path, mark: str, times: int) -> subprocess.Popen[bytes]:

@@ -60,11 +60,8 @@ def test_evaluation_rows_require_two_ok_candidates(table: Table) -> None:
 
 def test_fastest_solver_keeps_one_row_per_algorithm(table: Table) -> None:
     base = table(1, batches=(1,), gpus=("Tesla T4",)).iloc[[0, 0, 0, 3]]
-    frame = base.assign(
-        solver=["slow", "fast", "broken", "only"],
-        time_us=[9.0, 4.0, 1.0, np.nan],
-        status=["ok", "ok", "failed", "not_supported"],
-    ).reset_index(drop=True)
+    measured = {"time_us": [9.0, 4.0, 1.0, np.nan], "status": ["ok", "ok", "failed", "not_supported"]}
+    frame = base.assign(solver=["slow", "fast", "broken", "only"], **measured).reset_index(drop=True)
     kept = problems.fastest_solver(frame)
     # A failed solver's time does not count, and an algorithm without an ok solver keeps one row.
     assert kept["time_us"].tolist()[:1] == [4.0] and kept["status"].tolist() == ["ok", "not_supported"]

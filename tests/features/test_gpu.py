@@ -54,10 +54,8 @@ def test_unknown_gpu_is_refused_in_one_line(refused, name: str) -> None:
 
 def test_gemm_peak_is_limited_by_power_and_issue_slots() -> None:
     """A V100 reaches its peak, a 70 W T4 half of it, an H100 86 %; an MI100 uses its matrix units if allowed."""
-    peaks = {
-        name: Gemm.peak_tflops(gpu(name), "fp32", "default" if name == "mi100" else "fma")
-        for name in ("v100-pcie-32gb", "t4", "h100-sxm", "mi100")
-    }
+    maths = {"v100-pcie-32gb": "fma", "t4": "fma", "h100-sxm": "fma", "mi100": "default"}
+    peaks = {name: Gemm.peak_tflops(gpu(name), "fp32", math) for name, math in maths.items()}
     assert peaks["v100-pcie-32gb"] == pytest.approx(14.0, rel=0.01)
     assert peaks["t4"] == pytest.approx(0.07 * 56) and peaks["h100-sxm"] == pytest.approx(0.86 * 66.9, rel=0.01)
     assert gpu("mi100").fp32_tflops < peaks["mi100"] < gpu("mi100").fp32_matrix_tflops

@@ -72,11 +72,10 @@ def test_every_operator_has_a_docstring_and_a_family(kind: str) -> None:
 
 def test_related_operators_exist_and_have_the_same_sizes() -> None:
     """An operator names its gradients, its replacement in training, and its fallback kinds."""
-    names = {
-        cls: {*cls.GRADIENT, cls.WEIGHT_GRADIENT, cls.IN_TRAINING, *cls.FALLBACK_KINDS} - {STREAMED, ""}
-        for cls in OPERATORS.values()
-    }
-    pairs = [(cls, name) for cls, of_class in names.items() for name in of_class]
+    pairs = []
+    for cls in OPERATORS.values():
+        names = {*cls.GRADIENT, cls.WEIGHT_GRADIENT, cls.IN_TRAINING, *cls.FALLBACK_KINDS} - {STREAMED, ""}
+        pairs += [(cls, name) for name in names]
     assert len(pairs) >= len(OPERATORS) / 2
     for cls, name in pairs:
         assert name in OPERATORS, f"{where(cls)}: {cls.kind} names {name}, which is no operator"
@@ -108,11 +107,8 @@ def test_every_family_is_consistent(name: str) -> None:
     sizes = set(family.size_names)
     assert family.name == name
     assert len(set(columns)) == len(columns), f"{file}: {name} names a column twice"
-    for declared_as, names in {
-        "batch": family.batch,
-        "grid_sizes": family.grid_sizes,
-        "lines": chain(*family.lines),
-    }.items():
+    of_sizes = {"batch": family.batch, "grid_sizes": family.grid_sizes, "lines": chain(*family.lines)}
+    for declared_as, names in of_sizes.items():
         unknown = set(names) - sizes
         assert not unknown, f"{file}: {declared_as} of {name} names {unknown}, which is no size"
     for declared_as, names in {"dimension_names": family.dimension_names, "distances": family.distance_units}.items():
@@ -156,11 +152,7 @@ def test_every_algorithm_has_a_complete_mechanism(library: str) -> None:
     table = "features/algorithms.toml"
     assert len(DIRECTIONS) == 3 and {algorithm.library for algorithm in ALGORITHMS} >= {*LIBRARIES} - {"reference"}
     for direction in DIRECTIONS:
-        names = [
-            algorithm.name
-            for algorithm in ALGORITHMS
-            if (algorithm.library, algorithm.direction) == (library, direction)
-        ]
+        names = [each.name for each in ALGORITHMS if (each.library, each.direction) == (library, direction)]
         assert (names or library == "reference") and len(set(names)) == len(names), (
             f"{table}: {library} {direction} names an algorithm twice"
         )

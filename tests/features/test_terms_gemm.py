@@ -77,11 +77,8 @@ def test_gemm_blocks_equal_seers_formula(c: int, k: int, w: int, taps: int, stri
     """SEER §2 gives ⌈N·O²/t_m⌉·⌈K/t_n⌉; the sizes come from its grid (§4)."""
     conv = Conv(n=128, c=c, h=w, k=k, r=taps, stride_h=stride)
     pixels = 128 * ((w - taps) // stride + 1) ** 2
-    for function, tiles in (
-        (implicit_gemm, ((32, 32), (64, 128), (128, 128))),
-        (explicit_gemm, ((32, 32), (64, 128), (128, 128))),
-        (precomp_gemm, ((128, 32), (128, 64), (128, 128))),
-    ):
+    usual, precomputed = ((32, 32), (64, 128), (128, 128)), ((128, 32), (128, 64), (128, 128))
+    for function, tiles in ((implicit_gemm, usual), (explicit_gemm, usual), (precomp_gemm, precomputed)):
         expected = [int(np.ceil(pixels / m) * np.ceil(k / n)) for m, n in tiles]
         assert [one.blocks for one in function(conv, SLOTS).launches] == expected
 

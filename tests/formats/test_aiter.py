@@ -8,20 +8,9 @@ import pytest
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
 from tests.conftest import CommandResult
-from tests.known import cases
+from tests.known import cases, known_answers
 
-GEMM = """gfx,cu_num,M,N,K,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio
-gfx942,304,64,4096,7168,ck,3,0,21.4,kernel_a,175.6,1410.2,0.0
-gfx942,304,64,4096,7168,asm,4,0,20.9,kernel_b,175.6,1410.2,0.0
-gfx950,256,64,4096,7168,asm,1,2,12.8,kernel_c,293.6,2360.1,0.0
-gfx950,256,1,2112,7168,triton,0,,0.0,kernel_d,0.0,0.0,1.0
-gfx777,256,1,2112,7168,triton,0,,9.0,kernel_d,0.0,0.0,1.0
-"""
-EXPERTS = """gfx,cu_num,token,model_dim,inter_dim,expert,topk,act_type,q_dtype_a,q_dtype_w,q_type,use_g1u1,us1,us2
-gfx950,256,16,7168,256,256,8,ActivationType.Silu,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x128,1,30.5,12.0
-gfx950,256,16,7168,256,256,8,ActivationType.Silu,torch.bfloat16,torch.bfloat16,QuantType.No,0,60.0,30.0
-gfx950,256,16,7168,256,256,8,ActivationType.Silu,torch.float8_e4m3fn,torch.float8_e4m3fn,QuantType.per_1x32,1,30.0,9.0
-"""
+GEMM, EXPERTS = (known_answers(__file__)[name] for name in ("gemm", "experts"))
 
 
 def read(folder: Path, text: str, name: str = "tuned.csv", **options: str) -> Imported:

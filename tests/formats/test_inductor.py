@@ -50,10 +50,8 @@ def test_repeats_are_merged_and_symbolic_sizes_are_dropped(tmp_path: Path) -> No
     repeats = [{"(8, 64, 1024)": [triton(0.25, 64), triton(1.0, 64, GROUP_M=8)]}, {"(s0, 64, 1024)": [CUBLAS]}]
     imported = read(save(tmp_path, [PRODUCTS[2], *repeats]))
     columns = ["BLOCK_M", "GROUP_M", "time_us", "time_us_min", "time_us_max", "repeats"]
-    assert imported.rows[columns].to_numpy().tolist() == [
-        [64, 0, 500.0, 250.0, 750.0, 2],
-        [64, 8, 1000.0, 1000.0, 1000.0, 1],
-    ]
+    repeated, single = imported.rows[columns].to_numpy().tolist()
+    assert (repeated, single) == ([64, 0, 500.0, 250.0, 750.0, 2], [64, 8, 1000.0, 1000.0, 1000.0, 1])
     assert imported.notes == ("1 tuning with symbolic sizes left out", "GROUP_M: None is 0")
 
 
@@ -74,15 +72,9 @@ def test_attention_sizes_are_read_from_key_or_choices(refused, tmp_path: Path, i
     for kind in ("forward", "backward"):
         key = str((kind, *SHAPE.values()))
         choice = triton(0.5, 64)
-        log.append(
-            {key: [choice]}
-            if is_old
-            else {
-                "query_shape": "[1, 2, 128, 64]",
-                "kernel_type": kind,
-                "choices": [choice | SHAPE | {"kernel_type": kind}],
-            }
-        )
+        choices = [choice | SHAPE | {"kernel_type": kind}]
+        new = {"query_shape": "[1, 2, 128, 64]", "kernel_type": kind, "choices": choices}
+        log.append({key: [choice]} if is_old else new)
     path = save(tmp_path, log)
     with refused("choose with --name: inductor_backward, inductor_forward"):
         read(path)

@@ -83,13 +83,8 @@ def test_t4_file_gives_the_same_rows_as_the_cache(refused, tmp_path: Path) -> No
 
 def test_t4_times_are_converted_and_repeats_are_merged(tmp_path: Path) -> None:
     def result(value: object, **rest: Any) -> dict[str, Any]:
-        return {
-            "configuration": {"a": 1},
-            "times": {},
-            "invalidity": "correct",
-            "measurements": [{"name": "time", "value": value, "unit": "us"}],
-            **rest,
-        }
+        measured = [{"name": "time", "value": value, "unit": "us"}]
+        return {"configuration": {"a": 1}, "times": {}, "invalidity": "correct", "measurements": measured, **rest}
 
     runs = {"times": {"runtimes": [2e6, 4e6, 9e6]}, "measurements": []}
     results = [result(1000.0), result(3000), result(50.0, invalidity="correctness"), result(0, **runs)]
@@ -97,19 +92,16 @@ def test_t4_times_are_converted_and_repeats_are_merged(tmp_path: Path) -> None:
     rows = read(tmp_path / "a.json", gpu="t4").rows
     assert rows[["a", *TIMES[:-1]]].to_numpy().tolist() == [[1, "ok", 3000.0, 1000.0, 9000.0, 5]]
     (tmp_path / "a.json").write_text(json.dumps({"results": [results[2]]}))
-    assert read(tmp_path / "a.json", gpu="t4").rows[["status", "reason"]].to_numpy().tolist() == [
-        ["failed", "correctness"]
-    ]
+    (row,) = read(tmp_path / "a.json", gpu="t4").rows[["status", "reason"]].to_numpy().tolist()
+    assert row == ["failed", "correctness"]
 
 
 def test_files_of_several_sizes_and_devices_become_one_table(refused, tmp_path: Path) -> None:
     (tmp_path / "b.json.gz").write_bytes(gzip.compress(CACHE.read_bytes()))
     on_t4 = save(tmp_path, problem_size=100_000, device_name="Tesla T4")
     rows = read(tmp_path / "b.json.gz", on_t4, CACHE).rows
-    assert rows.groupby(["gpu", "size_x", "size_y"]).size().to_dict() == {
-        ("NVIDIA RTX A4000", 4096, 4096): 7,
-        ("Tesla T4", 100_000, 1): 7,
-    }
+    counts = rows.groupby(["gpu", "size_x", "size_y"]).size().to_dict()
+    assert counts == {("NVIDIA RTX A4000", 4096, 4096): 7, ("Tesla T4", 100_000, 1): 7}
     assert rows["repeats"].tolist()[:4] == [64, 64, 64, 0]
     unsized = save(tmp_path, problem_size="callable")
     assert kernel(read(unsized))["sizes"] == []
@@ -164,9 +156,8 @@ def test_truncated_cache_gives_its_complete_entries(refused, tmp_path: Path) -> 
     for cut in paths:
         cut.write_text(text[: int(cut.stem)])
     imported = read(*paths)
-    assert {note.partition("off; ")[2] for note in imported.notes} == {
-        f"{n} complete configurations read" for n in (6, 7)
-    }
+    counts = {note.partition("off; ")[2] for note in imported.notes}
+    assert counts == {f"{n} complete configurations read" for n in (6, 7)}
     assert len(imported.notes) == 298 and len(imported.rows) == 7
     path.write_text(text[: text.index('"16,1')])
     with refused("no configuration found"):
@@ -223,9 +214,7 @@ def test_any_parameter_values_give_a_table_or_an_input_error(
     folder = tmp_path_factory.getbasetemp()
     path = save(folder, "any.json", tune_params_keys=["a", "b"], tune_params={}, cache=entries)
     if any(value == "b,c" for value, _ in cells):
-        with pytest.raises(
-            InputError, match=r"any.json: .* parameter a has the value 'b,c'; a text cannot hold a comma"
-        ):
+        with pytest.raises(InputError, match=r"any.json: .* has the value 'b,c'; a text cannot hold a comma"):
             read(path)
         return
     imported = read(path)

@@ -124,9 +124,7 @@ class FakeMetric:
 _REPORTED = {
     "gpu__time_duration.sum": FakeMetric("nsecond", 1234.0),
     "dram__sectors_read.sum": FakeMetric("sector", 320.0),
-    "launch__grid_dim_x": FakeMetric("", 8.0),
-    "launch__grid_dim_y": FakeMetric("", 2.0),
-    "launch__grid_dim_z": FakeMetric("", 1.0),
+    **{f"launch__grid_dim_{axis}": FakeMetric("", size) for axis, size in (("x", 8.0), ("y", 2.0), ("z", 1.0))},
     "smsp__other.sum": FakeMetric("", 1.0),
 }
 

@@ -46,11 +46,8 @@ def variant(folder: Path, name: str, *train: list[Any], test: tuple[list[Any], .
 
 def test_variant_workbook_becomes_rows_and_kernels(tmp_path: Path) -> None:
     """The original drops the nineteenth column and recomputes the waves."""
-    imported = read(
-        variant(
-            tmp_path, "algo0_32x32", [*A, 0, 5.5, *A_COUNTS, -1], test=([*B, 0, 2.25, *B_COUNTS[:5], 0, 4, 10, -1],)
-        )
-    )
+    train, test = [*A, 0, 5.5, *A_COUNTS, -1], [*B, 0, 2.25, *B_COUNTS[:5], 0, 4, 10, -1]
+    imported = read(variant(tmp_path, "algo0_32x32", train, test=(test,)))
     rows, kernels = imported.rows, imported.kernels
     assert imported.candidates == "all" and kernels is not None
     expected = ANSWERS["test_variant_workbook_becomes_rows_and_kernels"]["expected"]
@@ -81,10 +78,8 @@ def test_pre_kernels_add_to_the_time_of_their_algorithm(tmp_path: Path) -> None:
     assert any("GEMM" in note and "main kernel" in note for note in only_main.notes)
     assert both.rows["time_us"].tolist() == [6250.0] and both.notes == ()
     assert both.kernels is not None
-    assert both.kernels[["kernel_index", "kernel_name", "time_us"]].to_numpy().tolist() == [
-        [0, "algo2_32x32", 5500.0],
-        [1, "algo2_pre", 750.0],
-    ]
+    kernels = both.kernels[["kernel_index", "kernel_name", "time_us"]].to_numpy().tolist()
+    assert kernels == [[0, "algo2_32x32", 5500.0], [1, "algo2_pre", 750.0]]
     assert only_pre.rows.empty and only_pre.kernels is not None
     assert only_pre.kernels["time_us"].tolist() == [750.0]
 

@@ -19,15 +19,8 @@ FAILED = [math.inf, math.inf, math.inf]
 
 
 def configuration(num_warps: int = 4, *, maxnreg: int | None = None, **kwargs: Any) -> dict[str, Any]:
-    return {
-        "kwargs": kwargs,
-        "num_warps": num_warps,
-        "num_ctas": 1,
-        "num_stages": 3,
-        "maxnreg": maxnreg,
-        "pre_hook": None,
-        "ir_override": None,
-    }
+    fixed = {"num_warps": num_warps, "num_ctas": 1, "num_stages": 3, "maxnreg": maxnreg}
+    return {"kwargs": kwargs, **fixed, "pre_hook": None, "ir_override": None}
 
 
 TIMINGS = [

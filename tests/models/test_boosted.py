@@ -64,14 +64,9 @@ def test_training_on_a_cluster_gives_the_same_model_as_fit(table: Table) -> None
     rows = rows.take(rows.ok)
     fitted = BoostedTerms(**FEW, best_weight=0.0, median_rounds=5).fit(rows)
     assert not {"rounds", "random_state", "best_weight", "median_rounds"} & set(fitted.settings())
-    data = xgboost.QuantileDMatrix(
-        fitted.design(rows),
-        label=fitted.target(rows, rows.time_us),
-        weight=fitted.weights(rows, rows.time_us),
-        feature_weights=fitted.column_weights(rows.family),
-        max_bin=fitted.max_bin,
-        nthread=1,
-    )
+    label, weight = fitted.target(rows, rows.time_us), fitted.weights(rows, rows.time_us)
+    options = {"feature_weights": fitted.column_weights(rows.family), "max_bin": fitted.max_bin, "nthread": 1}
+    data = xgboost.QuantileDMatrix(fitted.design(rows), label=label, weight=weight, **options)
     booster = None
     for settings, rounds in fitted.stages():
         booster = xgboost.train({**settings, "nthread": 1}, data, rounds, xgb_model=booster)

@@ -24,22 +24,13 @@ from surrogate.models import MODELS, TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.linear import LiEtAl, LinearDims, LinearTerms
 from surrogate.models.published import Forest, Mlp
+from tests.known import known_answers
 from tests.tables import checked, every
 
 Table = Callable[..., pd.DataFrame]
-FAST: dict[str, dict[str, Any]] = {
-    "forest": {"trees": 8},
-    "mlp": {"width": 24, "depth": 2, "epochs": 60, "batch": 32, "learning_rate": 3e-3},
-    "boosted-dims": {"rounds": 60},
-    "boosted-terms": {"rounds": 60},
-    "boosted-seer": {"rounds": 60},
-}
+FAST: dict[str, dict[str, Any]] = known_answers(__file__)["fast"]
 CONV_ONLY = ("seer-paper", "seer-time-only", "boosted-seer", "stacked-terms")
-LEARNED = {
-    **dict.fromkeys(("boosted-seer", "stacked-terms", "boosted-dims", "boosted-terms", "forest"), 0.4),
-    **dict.fromkeys(("li-et-al", "mlp", "seer-time-only"), 0.4),
-    **dict.fromkeys(("linear-dims", "linear-terms"), 0.8),
-}
+LEARNED: dict[str, float] = known_answers(__file__)["learned"]
 """Largest median log error of each model on its training rows."""
 
 

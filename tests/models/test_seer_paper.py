@@ -82,22 +82,12 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
         )
         bound = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
         fp32_pct, dram_pct = np.array(CLASS_PCT)[bound].T
-        parts.append(
-            key.iloc[place].assign(
-                kernel_index=0,
-                kernel_name="algo",
-                tile=tile,
-                blocks=blocks,
-                b_max=b_max,
-                waves=w.count,
-                time_us=scale * np.choose(bound, list(map(weighted_sum, TIME, forms))),
-                fp32_instructions=instructions * blocks,
-                dram_read_transactions=reads * blocks,
-                dram_write_transactions=writes * blocks,
-                fp32_utilization_pct=fp32_pct,
-                dram_utilization_pct=dram_pct,
-            )
-        )
+        time_us = scale * np.choose(bound, list(map(weighted_sum, TIME, forms)))
+        counted = {"fp32_instructions": instructions, "dram_read_transactions": reads}
+        counted = {name: values * blocks for name, values in (counted | {"dram_write_transactions": writes}).items()}
+        counted |= {"fp32_utilization_pct": fp32_pct, "dram_utilization_pct": dram_pct, "time_us": time_us}
+        launch = {"kernel_index": 0, "kernel_name": "algo", "tile": tile, "blocks": blocks, "b_max": b_max}
+        parts.append(key.iloc[place].assign(**launch, waves=w.count, **counted))
         extra[place] = extra_us(algorithm, s, scale)
     main = pd.concat(parts).sort_index()
     if not extra.any():

@@ -91,10 +91,8 @@ def test_convolutions_are_read_from_recorded_values(conv: Conv) -> None:
     assert flops_and_bytes(unsolved) is not None
     if conv.dilation_h == conv.dilation_w == 1:
         assert flops_and_bytes(unsolved) == (conv.flops, conv.tensor_bytes)
-        assert flops_and_bytes(recorded_call("aten::convolution_backward", [output, image, weight])) == (
-            2 * conv.flops,
-            2 * conv.tensor_bytes,
-        )
+        gradients = recorded_call("aten::convolution_backward", [output, image, weight])
+        assert flops_and_bytes(gradients) == (2 * conv.flops, 2 * conv.tensor_bytes)
 
 
 def test_the_output_mask_selects_the_gradients() -> None:
@@ -108,11 +106,8 @@ def test_the_output_mask_selects_the_gradients() -> None:
     parts = layers(recorded_call("aten::convolution_backward", shapes, values=values))
     assert [part.operator for part in parts] == ["convolution_backward.bwd_filter", "convolution_backward.bias"]
     for half, way in (("input", "bwd_data"), ("weight", "bwd_filter")):
-        call = recorded_call(
-            f"aten::cudnn_convolution_backward_{half}",
-            [shapes[1], shapes[0], shapes[2]],
-            values=("", "", "", "[1, 0]", "[2, 1]", "[1, 1]"),
-        )
+        name, values = f"aten::cudnn_convolution_backward_{half}", ("", "", "", "[1, 0]", "[2, 1]", "[1, 1]")
+        call = recorded_call(name, [shapes[1], shapes[0], shapes[2]], values=values)
         assert problems(call) == (Conv(**sizes, direction=way),)
 
 
@@ -127,12 +122,8 @@ def test_a_known_stride_or_padding_determines_the_other() -> None:
     """With a filter of 3, 9 → 4 fits stride 2 without padding and stride 3 with padding 2."""
     assert solve_stride_and_padding(9, 3, 4, stride=2) == (2, 0)
     assert solve_stride_and_padding(9, 3, 4, pad=2) == (3, 2)
-    call = recorded_call(
-        "aten::cudnn_convolution",
-        [(8, 3, 9, 9), (4, 3, 3, 3)],
-        values=("", "", "", "[2, 2]", "[1, 1]"),
-        output=(8, 4, 4, 4),
-    )
+    recorded: dict[str, Any] = {"values": ("", "", "", "[2, 2]", "[1, 1]"), "output": (8, 4, 4, 4)}
+    call = recorded_call("aten::cudnn_convolution", [(8, 3, 9, 9), (4, 3, 3, 3)], **recorded)
     assert problems(call) == (Conv(n=8, c=3, h=9, k=4, r=3, stride_h=2),)
     long = recorded_call("aten::cudnn_convolution", [(8, 128, 17, 17), (192, 128, 1, 7)], output=(8, 192, 17, 17))
     assert problems(long) == (Conv(n=8, c=128, h=17, k=192, r=1, s=7, pad_h=0, pad_w=3),)

@@ -97,15 +97,7 @@ def test_an_unsupported_kv_cache_dtype_is_refused() -> None:
         _checkpoint({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"})
 
 
-LLAMA: Json = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-}
+LLAMA: Json = known_answers(__file__)["LLAMA"]
 
 
 @pytest.fixture

@@ -55,12 +55,8 @@ def test_parameter_count_matches_the_published_count(step: Step, config: dict[st
 
 def test_prefill_computes_all_tokens_and_the_head_only_the_last(step: Step) -> None:
     network = step(QWEN, prefill=1000, batch=4)
-    assert {(work.n, work.m) for work in _problems(network, Gemm)} == {
-        (7168, 4000),
-        (5120, 4000),
-        (27648, 4000),
-        (152064, 4),
-    }
+    sizes = {(7168, 4000), (5120, 4000), (27648, 4000), (152064, 4)}
+    assert {(work.n, work.m) for work in _problems(network, Gemm)} == sizes
     attention = Attention(batch=4, heads=40, kv_heads=8, head_dim=128, query_length=1000)
     assert set(_problems(network, Attention)) == {attention}
     flops = sum(layer.problem.flops for layer in network.layers)
@@ -69,9 +65,7 @@ def test_prefill_computes_all_tokens_and_the_head_only_the_last(step: Step) -> N
 
 def test_decoding_computes_one_token_after_its_context(step: Step) -> None:
     network = step(QWEN, decode=4096, batch=8)
-    assert {(attention.phase, attention.context_length) for attention in _problems(network, Attention)} == {
-        ("generation", 4096)
-    }
+    assert {(each.phase, each.context_length) for each in _problems(network, Attention)} == {("generation", 4096)}
     assert {work.m for work in _problems(network, Gemm)} == {8}
     assert network.weights_bytes == pytest.approx(2 * 14.77e9, rel=1e-3)
     assert network.state_bytes == 2 * 2 * 48 * 8 * 8 * 128 * 4096
@@ -121,24 +115,11 @@ def test_work_is_the_sum_over_requests_of_several_lengths(tmp_path: Path) -> Non
     assert {work.m for work in _problems(network, Gemm)} == {2100, 2}
 
 
-@pytest.mark.parametrize(
-    ("config", "sizes", "message"),
-    [
-        ({**QWEN, "model_type": "qwen7", "mamba_d_state": 16}, {"decode": 1}, "known type, has no field mamba_d_state"),
-        ({**QWEN, "hidden_size": None}, {"decode": 1}, "hidden_size is missing"),
-        ({**QWEN, "intermediate_size": None}, {"decode": 1}, "intermediate_size is missing; add it"),
-        ({**QWEN, "num_key_value_heads": 3}, {"decode": 1}, "num_key_value_heads is 3; give a divisor"),
-        ({**QWEN, "torch_dtype": "float8"}, {"decode": 1}, "torch_dtype 'float8' is unknown"),
-        # In files of DeepSeek, `intermediate_size` is the width of dense layers, in files of gpt-oss that of experts.
-        ({**DEEPSEEK, "moe_intermediate_size": None}, {"decode": 1}, "moe_intermediate_size is missing"),
-        ({**GPT_OSS, "num_experts_per_tok": 999}, {"decode": 1}, "num_experts_per_tok is 999"),
-        (QWEN, {}, "prefill TOKENS or decode CONTEXT"),
-        (QWEN, {"decode": 1, "tensor_parallel": 3}, "cannot be divided among 3 GPUs"),
-    ],
-)
-def test_an_invalid_step_is_refused_in_one_line(refused, step: Step, config, sizes, message: str) -> None:
+@cases(__file__)
+def test_an_invalid_step_is_refused_in_one_line(refused, step: Step, name, changes, sizes, message) -> None:
+    """In files of DeepSeek, `intermediate_size` is the width of dense layers, in files of gpt-oss that of experts."""
     with refused(message):
-        step(config, **sizes)
+        step(CONFIGURATIONS[name] | changes, **sizes)
 
 
 def test_the_command_reads_a_configuration(seer: Any, tmp_path: Path) -> None:

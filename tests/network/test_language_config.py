@@ -11,13 +11,11 @@ from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import Requests, language_network
 from surrogate.network.network import Network
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
-ROWS = known_answers(__file__)
+ROWS = {name: row for name, row in known_answers(__file__).items() if "config" in row}
 LLAMA = ROWS["an unknown type with Llama's fields"]["config"] | {"model_type": "llama"}
-MLA = {"kv_lora_rank": 512, "q_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
-SPARSE = {"index_n_heads": 16, "index_head_dim": 128, "index_topk": 2048, "model_type": "glm_moe_dsa"}
-EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+PARTS = known_answers(__file__)["parts"]
 
 
 def _step(decoder: Decoder, context: int = 4096) -> Network:
@@ -33,16 +31,9 @@ def test_parameters_and_notes_of_published_models(row: dict[str, Any]) -> None:
     assert all(text in note for text, note in zip(row["notes"], network.notes, strict=True))
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        {"indexer_types": ["full", "shared", "shared", "full"]},
-        {"index_topk_pattern": "FSSF"},
-        {"index_topk_freq": 3, "index_skip_topk_offset": 1},
-    ],
-)
+@cases(__file__)
 def test_layers_that_share_an_indexer_neither_compute_nor_hold_it(pattern: dict[str, Any]) -> None:
-    config = LLAMA | MLA | EXPERTS | SPARSE | {"num_hidden_layers": 4}
+    config = LLAMA | PARTS["MLA"] | PARTS["EXPERTS"] | PARTS["SPARSE"] | {"num_hidden_layers": 4}
     every, shared = _step(read_decoder(config)), _step(read_decoder(config | pattern))
     assert [sum("indexer.scores" in each.name for each in network.layers) for network in (every, shared)] == [4, 2]
     assert every.state_bytes - shared.state_bytes == 2 * 128 * 4096
@@ -80,32 +71,11 @@ def test_layers_have_heads_of_their_own() -> None:
     assert network.state_bytes == 2 * 2 * (25 * 1024 * 8 * 256 + 5 * 4096 * 2 * 512)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "mystery", "ssm_rank": 8}, "llama, the nearest known type, has no field ssm_rank"),
-        (
-            {"model_type": "mystery", "vocab_size": None},
-            "llama, the nearest known type, differs in the field vocab_size",
-        ),
-        ({"model_type": "mystery", "kv_lora_rank": 512}, "nearest known type, differs in the field kv_lora_rank"),
-        ({"model_type": "mystery", "activation_function": "relu2"}, "differs in the field hidden_act"),
-        ({"is_encoder_decoder": True}, "only decoders without an encoder are predicted"),
-        ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries for 16 layers"),
-        ({"model_type": "deepseek_v4", "sliding_window": 8} | EXPERTS, "compress_ratios is missing; add it, a list"),
-        ({"model_type": "gemma3n"}, "its layers exchange several streams"),
-        ({"model_type": "qwen"}, "counts both halves of the MLP"),
-        ({"model_type": "mystery", "total_ut_steps": 4}, "has no field total_ut_steps"),
-        ({"model_type": "mystery", "layer_types": ["conv"] * 16}, "chunked_attention; model_type 'mystery' is unknown"),
-        ({"layer_types": ["linear_attention"] * 16}, "layer_types has the unknown entry 'linear_attention'"),
-        ({"layer_types": ["sliding_attention"] * 16}, "layer_types has 'sliding_attention', but sliding_window is"),
-        ({"num_kv_shared_layers": 16}, "num_kv_shared_layers is 16; give a whole number from 1 to 15"),
-        (MLA | EXPERTS | SPARSE | {"index_topk_pattern": "FS"}, "index_topk_pattern has 2 entries for 16 layers"),
-        (MLA | EXPERTS | SPARSE | {"index_topk": 0}, "index_topk is 0; give a whole number"),
-        (MLA | EXPERTS | SPARSE | {"mlp_layer_types": ["foo"] * 16}, "mlp_layer_types has the unknown entry 'foo'"),
-    ],
-)
-def test_fields_that_change_the_answer_are_named(refused, changes: dict[str, Any], message: str) -> None:
+@cases(__file__)
+def test_fields_that_change_the_answer_are_named(refused, parts: list[str], changes: dict, message: str) -> None:
+    """A case adds fields of some `PARTS` and its own."""
+    for part in parts:
+        changes = PARTS[part] | changes
     with refused(message):
         read_decoder(LLAMA | changes)
 

@@ -212,15 +212,7 @@ def test_attention_in_triton_has_its_own_rate(train: Train, name: str, rate: int
     assert {layer.problem.variant for layer in flash.layers if layer.operator == "attention"} == {""}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("config", "options", "message"),
-    [
-        (MPT, {"sequence": 4096}, "has 4096 tokens, but the model supports 2048"),
-        (MPT | {"attn_config": {"attn_impl": "torch"}}, {}, "attn_impl 'torch' is not predicted in training"),
-        (MPT | {"no_bias": False}, {}, "no_bias is False; only an MPT with True is predicted"),
-        (MPT, {"checkpointing": "no"}, "checkpointing is 'no'; give True or False"),
-    ],
-)
-def test_a_configuration_that_training_lacks_is_refused(refused, train: Train, config, options, message: str) -> None:
+@cases(__file__)
+def test_a_configuration_that_training_lacks_is_refused(refused, train: Train, changes, options, message: str) -> None:
     with refused(message):
-        train(config, **options)
+        train(MPT | changes, **options)

@@ -16,14 +16,12 @@ LAST = torch.channels_last
 
 def read(*, module_last: bool = False, input_last: bool = False, training: bool = False) -> Network:
     """Return a network of two convolutions with a group norm between them."""
-    module = torch.nn.Sequential(
-        torch.nn.Conv2d(8, 16, 3, bias=False), torch.nn.GroupNorm(4, 16), torch.nn.Conv2d(16, 4, 1, bias=False)
-    )
+    convs = torch.nn.Conv2d(8, 16, 3, bias=False), torch.nn.Conv2d(16, 4, 1, bias=False)
+    module = torch.nn.Sequential(convs[0], torch.nn.GroupNorm(4, 16), convs[1])
     values = torch.zeros(2, 8, 20, 20)
     module = module.to(memory_format=LAST) if module_last else module
-    return module_network(
-        module, values.to(memory_format=LAST) if input_last else values, ReadOptions(training=training)
-    )
+    values = values.to(memory_format=LAST) if input_last else values
+    return module_network(module, values, ReadOptions(training=training))
 
 
 def layouts(network: Network) -> list[str]:

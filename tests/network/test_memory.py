@@ -46,13 +46,8 @@ def test_buffers_live_until_their_last_reader(onnx_file) -> None:
     """The input is not counted, a is kept until the sum reads it, and a view is not a copy."""
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
-    nodes = [
-        node("Sigmoid", ["x"], ["a"]),
-        node("Relu", ["a"], ["b"]),
-        node("Flatten", ["b"], ["c"]),
-        node("Relu", ["c"], ["d"]),
-        node("Add", ["d", "a"], ["y"]),
-    ]
+    chain = (("Sigmoid", "x", "a"), ("Relu", "a", "b"), ("Flatten", "b", "c"), ("Relu", "c", "d"), ("Add", "da", "y"))
+    nodes = [node(op, [*sources], [target]) for op, sources, target in chain]
     network = read_network(onnx_file(nodes, {"x": ["n", 256]}), batch=4)
     assert (network.parameters, network.weights_bytes) == (0, 0)
     assert network.activation_bytes == 4 * (4 * 256 * 4)
@@ -123,12 +118,8 @@ def test_memory_lists_each_reserve_that_applies() -> None:
     inference = memory(_of_batch(1), 7, gpu("h100-sxm"))
     tensors = ["weights", "activations", "gradients", "state", "workspace"]
     assert list(inference) == [*tensors, "rounding", "context", "libraries", "communication", "graphs"]
-    assert {name: inference[name] for name in ("workspace", "libraries", "communication", "graphs")} == {
-        "workspace": 7,
-        "libraries": 32 * 2**20,
-        "communication": 0,
-        "graphs": 0,
-    }
+    reserves = [inference[name] for name in ("workspace", "libraries", "communication", "graphs")]
+    assert reserves == [7, 32 * 2**20, 0, 0]
     trained = replace(_of_batch(1), training=True, cluster=Cluster(2, 2))
     assert memory(trained, 0, gpu("t4"))["libraries"] == 2 * (2**23 + 2**17)
     assert memory(trained, 0, gpu("h100-sxm"))["communication"] == 544 * 2**20

@@ -8,21 +8,14 @@ from surrogate.features.conv import Conv
 from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import INTEGER_NOTE, QUANTISED_NOTE, read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
+from tests.known import cases
 from tests.onnx_backend import counts
 
 onnx = pytest.importorskip("onnx")
 node = onnx.helper.make_node
 
-NAMES = [
-    ("resnet18", "ResNet-18", 11_689_512),
-    ("resnet50", "ResNet-50", 25_557_032),
-    ("mobilenet_v2", "MobileNet-v2", 3_504_872),
-    ("densenet121", "DenseNet-121", 7_978_856),
-]
-"""Shipped graph, published table, and the number of weights in the documentation of torchvision."""
 
-
-@pytest.mark.parametrize(("name", "table", "parameters"), NAMES)
+@cases(__file__)
 def test_convolutions_match_the_published_tables(name: str, table: str, parameters: int) -> None:
     """The multiset of convolutions is that of the papers; each weight is counted once, and constants are not."""
     found = read_network(name, batch=4)
@@ -84,31 +77,14 @@ def test_unusual_convolution_attributes_are_read(onnx_file) -> None:
     assert str(read_onnx(line).convs[0]) == str(Conv(n=1, c=4, h=1, w=100, k=6, r=1, s=5))
 
 
-def test_a_transposed_convolution_is_a_data_gradient(onnx_file) -> None:
-    """Its forward problem maps the output back to the input."""
-    path = onnx_file(
-        [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=[1, 1, 1, 1])],
-        {"x": [2, 8, 7, 7]},
-        {"w": np.zeros((8, 4, 4, 4), "f4")},
-    )
-    conv = read_onnx(path).convs[0]
-    assert (conv.direction, conv.c, conv.k, conv.h, conv.out_h) == ("bwd_data", 4, 8, 14, 7)
-
-
-def test_matmul_becomes_a_product_or_a_batched_product(onnx_file) -> None:
-    """A stored right operand gives one tall product; two activations give a batched product."""
-    path = onnx_file(
-        [
-            node("MatMul", ["x", "w"], ["a"]),
-            node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
-            node("MatMul", ["a", "t"], ["y"]),
-        ],
-        {"x": [5, 7, 8]},
-        {"w": np.zeros((8, 6), "f4")},
-    )
-    first, _, second = (layer.problem for layer in read_onnx(path).layers)
-    assert first.sizes == {"batch": 1, "m": 35, "n": 6, "k": 8}
-    assert (second.kind, second.sizes) == ("bmm", {"batch": 5, "m": 7, "n": 7, "k": 6})
+@cases(__file__)
+def test_graphs_have_the_problems_computed_by_hand(onnx_file, nodes, inputs, weights, problems, ignored, unsupported):
+    """A node is its operator, inputs, outputs and attributes; a weight is zeros of a shape, or one integer."""
+    made = [node(op, sources.split(), targets.split(), **more) for op, sources, targets, more in nodes]
+    stored = {name: np.array(v) if isinstance(v, int) else np.zeros(v, "f4") for name, v in weights.items()}
+    found = read_onnx(onnx_file(made, inputs, stored))
+    assert [f"{layer.problem} {getattr(layer.problem, 'direction', '')}".strip() for layer in found.layers] == problems
+    assert (dict(found.ignored), dict(found.unsupported)) == (ignored, unsupported)
 
 
 def test_weights_may_be_stored_by_nodes_or_in_8_bits(onnx_file) -> None:
@@ -142,24 +118,7 @@ def _weights(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
     return {"s": np.float32(1), "z": np.int8(0)} | {name: np.ones(shape, "i1") for name, shape in shapes.items()}
 
 
-EXAMPLES = [
-    ("QLinearMatMul", "xszwszsz", {}, [5, 8], {"w": (8, 6)}, ["gemm:batch1m5n6k8 int8_sq"]),
-    ("QLinearConv", "xszwszsz", {}, [1, 3, 8, 8], {"w": (4, 3, 3, 3)}, ["n1c3h8w8k4r3s3p0u1 fp16"]),
-    ("MatMulNBits", "xws", {"K": 8, "N": 6}, [5, 8], {"w": (6, 1, 4)}, ["gemm:batch1m5n6k8 int4_wo"]),
-    ("FusedMatMul", "xw", {"transB": 1}, [2, 5, 8], {"w": (2, 6, 8)}, ["bmm:batch2m5n6k8 fp32"]),
-    ("QLinearAdd", "xszwszsz", {}, [5, 8], {"w": (5, 8)}, ["add:n5c8h1w1 int8"]),
-    ("MatMul", "xw", {}, [8, 1, 3, 4], {"w": (1, 12, 4, 5)}, ["bmm:batch96m3n5k4 fp32"]),
-    ("Einsum", "xw", {"equation": "...i,oi->...o"}, [2, 5, 8], {"w": (6, 8)}, ["gemm:batch1m10n6k8 fp32"]),
-    ("Einsum", "x", {"equation": "ijk->j"}, [2, 5, 8], {}, ["streamed:reads80writes5work1 fp32"]),
-    ("MultiHeadAttention", "xxx", {"num_heads": 2}, [2, 5, 8], {}, ["attention:b2h2q5k5g2d4w0 fp32"]),
-    ("NegativeLogLikelihoodLoss", "xt", {}, [5, 8], {"t": (5,)}, ["streamed:reads7writes1work1 fp32"]),
-    ("EyeLike", "x", {}, [5, 8], {}, ["fill:n5c8h1w1 fp32"]),
-    ("Dropout", "xst", {}, [5, 8], {"t": ()}, ["dropout:n5c8h1w1 fp32"]),
-]
-"""Operator, inputs (one letter each), attributes, the shape of x, those of stored tensors; its problems and types."""
-
-
-@pytest.mark.parametrize(("op", "inputs", "attributes", "shape", "stored", "expected"), EXAMPLES)
+@cases(__file__)
 def test_operators_have_the_problems_computed_by_hand(
     refused, onnx_file, op: str, inputs: str, attributes: dict, shape: list, stored: dict, expected: list[str]
 ) -> None:
@@ -226,16 +185,6 @@ def test_stored_conditions_stop_loops(onnx_file, trips: int, starts: int, end: s
     assert [layer.operator for layer in found.layers] == ["Relu", *["Exp"] * runs] and not found.unsupported
 
 
-@pytest.mark.parametrize(
-    ("op", "shape", "attributes"),
-    [("GroupQueryAttention", [2, 5, 16], {"kv_num_heads": 1}), ("MultiHeadAttention", [2, 5, 2, 3, 4], {})],
-)
-def test_packed_attention_has_the_width_of_its_heads(onnx_file, op: str, shape: list[int], attributes: dict) -> None:
-    packed = node(op, ["x"], ["a"], num_heads=2, domain="com.microsoft", **attributes)
-    path = onnx_file([packed, node("MatMul", ["a", "w"], ["y"])], {"x": shape}, {"w": np.zeros((8, 3), "f4")})
-    assert read_onnx(path).layers[-1].problem.sizes == {"batch": 1, "m": 10, "n": 3, "k": 8}
-
-
 def test_weights_are_converted_and_tables_are_not_trained(onnx_file) -> None:
     """The mask has a very negative value; the first norm has a gradient of its weights only."""
     nodes = [
@@ -288,59 +237,14 @@ def test_rms_norms_are_one_kernel(onnx_file, op: str) -> None:
 
 def test_the_batch_changes_reshapes_of_activations_and_not_of_weights(onnx_file) -> None:
     """[1, 16] of an activation becomes [n, 16]; [1, 4, 1, 1] of a weight does not change."""
-    path = onnx_file(
-        [
-            node("Reshape", ["s", "shape4"], ["scale"]),
-            node("Mul", ["x", "scale"], ["m"]),
-            node("Reshape", ["m", "shape2"], ["flat"]),
-            node("Gemm", ["flat", "v"], ["y"]),
-        ],
-        {"x": [1, 4, 2, 2]},
-        {
-            "s": np.ones(4, "f4"),
-            "shape4": np.array([1, 4, 1, 1]),
-            "shape2": np.array([1, 16]),
-            "v": np.zeros((16, 3), "f4"),
-        },
-    )
+    nodes = [node("Reshape", ["s", "shape4"], ["scale"]), node("Mul", ["x", "scale"], ["m"])]
+    nodes += [node("Reshape", ["m", "shape2"], ["flat"]), node("Gemm", ["flat", "v"], ["y"])]
+    shapes = {"shape4": np.array([1, 4, 1, 1]), "shape2": np.array([1, 16])}
+    path = onnx_file(nodes, {"x": [1, 4, 2, 2]}, {**shapes, "s": np.ones(4, "f4"), "v": np.zeros((16, 3), "f4")})
     found = read_onnx(path, ReadOptions(batch=6))
     assert found.layers[-1].problem.sizes["m"] == 6
     assert found.layers and not found.unsupported
     assert read_onnx(path).layers[-1].problem.sizes["m"] == 1
-
-
-def test_unknown_operators_are_named_and_counted(onnx_file) -> None:
-    """A custom operator and the operator after it, whose shape is unknown, are in no sum."""
-    path = onnx_file(
-        [
-            node("Relu", ["x"], ["a"]),
-            node("Magic", ["a"], ["b"], domain="my.ops"),
-            node("Sigmoid", ["b"], ["c"]),
-            node("LSTM", ["a", "w", "r"], ["y"], hidden_size=4),
-        ],
-        {"x": [3, 1, 4]},
-        {"w": np.zeros((1, 16, 4), "f4"), "r": np.zeros((1, 16, 4), "f4")},
-    )
-    found = read_onnx(path)
-    assert dict(found.unsupported) == {"my.ops.Magic": 1, "Sigmoid (shape unknown)": 1}
-    assert [layer.problem.kind for layer in found.layers] == ["relu", "recurrent"]
-
-
-def test_constants_are_folded(onnx_file) -> None:
-    """Values that depend only on weights and shapes are computed before the model runs."""
-    path = onnx_file(
-        [
-            node("Exp", ["w"], ["e"]),
-            node("Shape", ["x"], ["s"]),
-            node("Gather", ["s", "i"], ["n"]),
-            node("Mul", ["x", "e"], ["y"]),
-        ],
-        {"x": [2, 4]},
-        {"w": np.zeros(4, "f4"), "i": np.array(0)},
-    )
-    found = read_onnx(path)
-    assert [layer.operator for layer in found.layers] == ["Mul"]
-    assert dict(found.ignored) == {"(computed from constants)": 2, "Shape": 1}
 
 
 def test_element_types_determine_the_math_type(onnx_file) -> None:

@@ -45,9 +45,8 @@ def test_total_time_is_the_sum_of_the_layers(predictors: Callable[..., Predictor
     assert found.lower_us == pytest.approx(found.total_us / 2)
     assert found.samples_per_s == pytest.approx(8e6 / found.total_us)
     assert found.coverage == pytest.approx(1 / 4, rel=0.01)  # the ReLUs have few FLOPs
-    assert found.coverage_bytes == pytest.approx(
-        1 - A.dram_bytes / (3 * A.dram_bytes + B.dram_bytes + 2 * RELU.dram_bytes)
-    )
+    all_bytes = 3 * A.dram_bytes + B.dram_bytes + 2 * RELU.dram_bytes
+    assert found.coverage_bytes == pytest.approx(1 - A.dram_bytes / all_bytes)
     assert f"coverage {100 * found.coverage:.1f} %, not in the sum: 1 × LSTM, 2 × Relu6" in found.headline()
     unknown = replace(found, unsupported={"LSTM": 1, "Magic": 1})
     assert (unknown.coverage, unknown.coverage_bytes, unknown.missing_flops) == (None, None, None)
@@ -82,13 +81,9 @@ def test_convolutions_use_the_default_math_type_of_pytorch(
 ) -> None:
     """If the GPU has TF32, fp32 runs in TF32 unless the source gives a math type."""
     fakes, queries = predictors(name), []
-    monkeypatch.setattr(
-        fakes.algorithm_predictor,
-        "select_many",
-        lambda problems, **limits: (
-            queries.extend(problems) or predictors(name).algorithm_predictor.select_many(problems, **limits)
-        ),
-    )
+    select = fakes.algorithm_predictor.select_many
+    asks = lambda problems, **limits: queries.extend(problems) or select(problems, **limits)  # noqa: E731
+    monkeypatch.setattr(fakes.algorithm_predictor, "select_many", asks)
     fakes.time(NETWORK)
     assert queries == [replace(conv, math=math) for conv in (A, B)]
     queries.clear()
@@ -117,9 +112,8 @@ def test_types_and_classes_add_up(predictors: Callable[..., Predictors]) -> None
     assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
-    relus = predictors().time(
-        replace(NETWORK, layers=tuple(layer for layer in NETWORK.layers if layer.operator == "Relu"))
-    )
+    layers = tuple(layer for layer in NETWORK.layers if layer.operator == "Relu")
+    relus = predictors().time(replace(NETWORK, layers=layers))
     assert sum(share["layers"] for share in relus.classes().values()) == pytest.approx(1)
 
 
@@ -144,10 +138,8 @@ def test_json_has_the_documented_keys(predictors: Callable[..., Predictors]) -> 
 
 def test_independent_errors_average_out_in_a_sum() -> None:
     """Four problems with equal times keep √(0.6² + 0.8² / 4) of their half width of 1, one problem keeps it all."""
-    layers = [
-        LayerTime("", "", f"problem {i}", None, 100.0, 100 / e, 100 * e, 0, 0, 0, "", "datasheet", 0.6)
-        for i in range(4)
-    ]
+    values = (None, 100.0, 100 / e, 100 * e, 0, 0, 0, "", "datasheet", 0.6)
+    layers = [LayerTime("", "", f"problem {i}", *values) for i in range(4)]
     found = NetworkTime("n", "g", tuple(layers))
     share = (0.36 + 0.64 / 4) ** 0.5
     assert (found.lower_us, found.upper_us) == pytest.approx((400 * e**-share, 400 * e**share))
@@ -184,11 +176,8 @@ def test_a_sweep_marks_the_best_and_its_rivals(predictors: Callable[..., Predict
     """Calls have a fixed cost, so that throughput rises with the batch; speedups are relative to the first GPU."""
 
     def read(batch: int) -> Network:
-        layers = tuple(
-            replace(layer, problem=layer.problem.with_batch(batch))
-            for layer in NETWORK.layers
-            if isinstance(layer.problem, Conv)
-        )
+        convs = (layer for layer in NETWORK.layers if isinstance(layer.problem, Conv))
+        layers = tuple(replace(layer, problem=layer.problem.with_batch(batch)) for layer in convs)
         return replace(NETWORK, layers=layers, batch=batch)
 
     times = {batch: predictors().time(read(batch)) for batch in (1, 4, 16)}
@@ -211,9 +200,8 @@ def test_a_note_names_convolutions_not_measured_on_the_gpu() -> None:
     layers = (Layer("a", "Conv", A), Layer("b", "Conv.bwd_data", replace(A, direction="bwd_data")))
     time = load_predictors("v100").time(Network("net", layers, 8))
     (note,) = time.notes
-    assert (
-        "fwd fp32 fma NCHW" in note.partition("; not ")[0] and "bwd_data fp32 fma NCHW" in note.partition("; not ")[2]
-    )
+    measured, _, others = note.partition("; not ")
+    assert "fwd fp32 fma NCHW" in measured and "bwd_data fp32 fma NCHW" in others
     assert [layer.source for layer in time.layers] == ["model", "datasheet"] and time.measured_share < 1
     assert not load_predictors("v100").time(Network("net", layers[:1], 8)).notes
     assert not load_predictors("h100").time(Network("net", layers, 8)).notes
@@ -229,6 +217,5 @@ def test_products_without_matching_units_are_refused(refused) -> None:
     mixed = replace(network, layers=(*network.layers, Layer("q", "Gemm", gemm(64, 64, 64, dtype="fp16"))))
     time = load_predictors("t4").time(mixed)
     assert [layer.name for layer in time.layers] == ["q"] and time.unsupported == {"Gemm (t4 has no fp8 units)": 1}
-    assert (
-        load_predictors("b60").time(network).layers
-    )  # fp8 was measured on the B60, although its datasheet has no peak for it
+    # fp8 was measured on the B60, although its datasheet has no peak for it.
+    assert load_predictors("b60").time(network).layers

@@ -9,10 +9,8 @@ from surrogate.network.network import Layer
 from surrogate.network.operators import elementwise, gemm
 from surrogate.network.runtime import HOSTS, RUNTIMES, count_launches, shipped_hosts, with_runtime
 
-SMALL = tuple(
-    Layer(f"layer{i}", "op", problem)
-    for i, problem in enumerate((gemm(8, 8, 8), elementwise("relu", (8,), "fp32")) * 9)
-)
+PROBLEMS = (gemm(8, 8, 8), elementwise("relu", (8,), "fp32")) * 9
+SMALL = tuple(Layer(f"layer{i}", "op", problem) for i, problem in enumerate(PROBLEMS))
 NETWORK = Network("small", SMALL, ignored={"view": 7, "detach": 2}, unsupported={"fft": 3})
 
 

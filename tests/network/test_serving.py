@@ -24,6 +24,7 @@ from surrogate.network.language_step import Requests, Step, language_network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, Targets, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
+from tests.known import cases
 from tests.test_docs import blocks
 
 LLAMA, SMALL, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["llama-3.1-8b"], NETWORKS["deepseek-v3"]
@@ -97,18 +98,12 @@ def test_fp8_weights_fit_on_one_gpu_and_bf16_weights_do_not(servers: Serving) ->
     assert row.bound == "memory" and rows["fp8", 2].bound != "memory"  # one GPU has room for the weights and few users
     assert row.running < row.concurrency == rows["fp8", 2].running
     assert row.tokens_per_s_per_gpu_high <= row.running * 512 / 511 * 1e3 / row.tpot_low_ms
-    memory = {
-        row.dtype: row.memory_gib for row in servers.rows if (row.gpus, row.replicas, row.concurrency) == (4, 1, 16)
-    }
-    assert memory["fp8"] < 0.7 * memory["bf16"]
+    assert 0 < rows["fp8", 4].memory_gib < 0.7 * rows["bf16", 4].memory_gib
 
 
 def test_more_users_take_longer_and_more_replicas_take_less(servers: Serving) -> None:
-    times = {
-        (row.gpus, row.replicas, row.concurrency): row.tpot_ms
-        for row in servers.rows
-        if row.dtype == "fp8" and row.fits
-    }
+    rows = [row for row in servers.rows if row.dtype == "fp8" and row.fits]
+    times = {(row.gpus, row.replicas, row.concurrency): row.tpot_ms for row in rows}
     assert times[2, 1, 64] > times[2, 1, 16] and times[4, 2, 64] < times[2, 1, 64]
     assert times[4, 1, 64] < times[2, 1, 64]
 
@@ -226,11 +221,8 @@ def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> N
     tmp_path.joinpath("config.json").write_bytes(SMALL.read_bytes())
     choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=1)
     contents = json.loads(SMALL.read_text(encoding="utf-8"))
-    times = {
-        serve(config, gpu="h100-sxm", input=64, output=8, choices=choices).rows[0].tpot_ms
-        for config in (SMALL, tmp_path, contents)
-    }
-    assert len(times) == 1
+    sizes: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8, "choices": choices}
+    assert len({serve(config, **sizes).rows[0].tpot_ms for config in (SMALL, tmp_path, contents)}) == 1
 
 
 def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
@@ -255,9 +247,8 @@ def test_the_checkpoint_dtype_is_used_unless_another_is_requested(dtypes: Any, r
 
 def test_gpus_without_a_price_are_listed_last() -> None:
     choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, gpus=4)
-    found = serve(
-        LLAMA, gpu="h100-sxm", compare_gpus=["h200-sxm"], input=64, output=8, price={"h100": 3}, choices=choices
-    )
+    options: dict[str, Any] = {"compare_gpus": ["h200-sxm"], "price": {"h100": 3}, "choices": choices}
+    found = serve(LLAMA, gpu="h100-sxm", input=64, output=8, **options)
     assert [row.gpu for row in found.rows if row.fits] == ["h100-sxm", "h200-sxm"]
     swapped = replace(found, rows=(replace(found.rows[0]), *found.rows), targets=Targets(tpot_ms=1e3))
     assert [record["GPUs"] for record in swapped.table().records] == ["4 h100-sxm", "4 h200-sxm", "4 h100-sxm"]
@@ -277,25 +268,11 @@ def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
     found = serve(SMALL, gpu="l40s", input=512, output=64, concurrency=4, tensor_parallel=8, kv_dtypes="fp8")
     assert {row.kv_dtype for row in found.rows} == {"fp8"}
     assert all(row.bound == "products" for row in found.rows)  # eight L40S sum over PCIe at 31.5 GB/s
-    assert all(
-        message in repr(found) for message in ("measurements of one machine", "fp8: the cache is quantised from")
-    )
+    assert "measurements of one machine" in repr(found) and "fp8: the cache is quantised from" in repr(found)
     assert "cache" in repr(found.rows[0])
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"price": -1}, "--price of h100-sxm is -1"),
-        ({"tpot_ms": "40"}, "--tpot is '40'; give a number above 0"),
-        ({"ttft_ms": -1}, "--ttft is -1"),
-        ({"gpu": ["h100-sxm"]}, "give one name"),
-        ({"config": object()}, "config is a object"),
-        ({"choices": {"concurrency": 4}}, "choices is a dict; give a surrogate.network.Choices"),
-        ({"users": 4}, "'users' is unknown; known: "),
-        ({"tpot": 20}, "did you mean tpot_ms"),
-    ],
-)
+@cases(__file__)
 def test_invalid_arguments_of_serve_are_refused_in_one_line(refused, changed, message: str) -> None:
     arguments: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
     with refused(message), naming_options():
@@ -327,16 +304,11 @@ def test_expert_parallelism_divides_experts_and_gathers_all_tokens() -> None:
 
 def test_prompts_and_decoded_tokens_share_products_and_not_attention() -> None:
     mixed = _step(LLAMA, (1, 512, 512), (16, 1, 1000)).kernel_counts()
-    assert {(work.phase, work.batch) for work in mixed if isinstance(work, Attention)} == {
-        ("context", 1),
-        ("generation", 16),
-    }
+    phases = {("context", 1), ("generation", 16)}
+    assert {(work.phase, work.batch) for work in mixed if isinstance(work, Attention)} == phases
     assert {work.m for work in mixed if isinstance(work, Gemm)} == {528, 17}
     latent = _step(DEEPSEEK, (1, 512, 512), (16, 1, 1000)).kernel_counts()
-    assert {(work.phase, work.batch) for work in latent if isinstance(work, Mla)} == {
-        ("context", 1),
-        ("generation", 16),
-    }
+    assert {(work.phase, work.batch) for work in latent if isinstance(work, Mla)} == phases
 
 
 def test_pipeline_stages_divide_weights_and_send_activations() -> None:

@@ -94,75 +94,10 @@ def test_gradients_have_the_name_of_the_module_of_the_forward_call() -> None:
     assert not any(layer.name.startswith("dropped") for layer in layers)
 
 
-SOURCE = """
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3, padding="same", dilation=2)
-        self.up = nn.ConvTranspose2d(8, 4, 4, stride=2, padding=1, bias=False)
-        self.norm = nn.GroupNorm(2, 4)
-        self.lstm = nn.LSTM(5, 6)
-    def forward(self, x):
-        return self.norm(self.up(torch.relu(self.conv(x)))).amax((2, 3))
-
-def plain():
-    return Net(), torch.zeros(2, 3, 16, 16)
-
-def forgetful():
-    return Net()
-
-class Asking(nn.Linear):
-    def forward(self, x):
-        return super().forward(x) if x.sum() > 0 else x
-
-def asking():
-    return Asking(8, 8), torch.zeros(1, 8)
-
-def halved():
-    return nn.Linear(8, 8).half(), [torch.zeros(1, 8)]
-
-def named():
-    return nn.Linear(8, 8), {"input": torch.zeros(3, 8)}
-
-def listed():
-    return nn.CosineSimilarity(), [torch.zeros(3, 8), torch.zeros(3, 8)]
-
-def broken():
-    raise RuntimeError("no\\nsuch thing")
-
-def large():
-    return nn.Linear(200_000, 200_000), torch.zeros(1, 200_000)
-
-def empty():
-    return nn.Identity(), torch.zeros(1)
-
-class Drop(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rate = torch.linspace(0, 0.5, 3)[1].item() * len(torch.tensor([1, 1, 2]).unique())
-        self.linear = nn.Linear(8, 4)
-    def forward(self, x):
-        return self.linear(x) * self.rate
-
-def drop():
-    return Drop(), torch.zeros(2, 8)
-
-number = 3
-
-
-def copying(batch: int = 1):
-    block = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
-    return nn.TransformerEncoder(block, 3), (torch.zeros(batch, 5, 32),)
-"""
-
-
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a user's module into the current folder."""
-    (tmp_path / "my_own_nets.py").write_text(SOURCE)
+    (tmp_path / "my_own_nets.py").write_text(known_answers(__file__)["my_own_nets"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_own_nets", raising=False)
 
@@ -325,9 +260,8 @@ def test_timing_a_live_module_does_not_change_it(refused, capfd) -> None:
     """Weights, gradients and mode do not change, and torch logs no stack."""
     from surrogate.network import time_module
 
-    module = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(288, 4)
-    )
+    parts = torch.nn.Conv2d(3, 8, 3), torch.nn.Dropout(), torch.nn.Flatten(), torch.nn.Linear(288, 4)
+    module = torch.nn.Sequential(*parts)
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
     inputs = torch.ones(2, 3, 8, 8)
     forward = time_module(module, inputs, "t4")
@@ -363,12 +297,8 @@ class Recomputed(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         for linear in self.blocks:
-            run = (
-                partial(torch.utils.checkpoint.checkpoint, self.block, use_reentrant=False)
-                if self.checkpointing
-                else self.block
-            )
-            x = run(linear, x)
+            again = partial(torch.utils.checkpoint.checkpoint, self.block, use_reentrant=False)
+            x = (again if self.checkpointing else self.block)(linear, x)
         return x
 
 
@@ -427,10 +357,8 @@ def test_rms_norm_and_its_gradient_are_one_kernel_each(dtype: str, shape: tuple[
     layers = module_network(torch.nn.RMSNorm(shape[-1]), torch.zeros(shape, requires_grad=True), options).layers
     found = {layer.operator: layer.problem for layer in layers if "norm" in layer.operator}
     sizes = {"n": shape[0] * shape[1], "c": shape[2], "dtype": dtype}
-    assert found == {
-        "_fused_rms_norm": operator("rms_norm", **sizes),
-        "_fused_rms_norm_backward": operator("rms_norm_backward", **sizes),
-    }
+    kinds = ("rms_norm", "rms_norm_backward")
+    assert found == {f"_fused_{kind}": operator(kind, **sizes) for kind in kinds}
     assert {layer.operator for layer in layers} - {*found} == {"sum", "stack", "ones_like", "adam"}
     image = torch.zeros(2, 16, 8, 8).contiguous(memory_format=torch.channels_last)
     assert len(module_network(torch.nn.RMSNorm(8), image).layers) > 1
@@ -456,14 +384,12 @@ def test_autocast_runs_products_in_half_precision_and_norms_in_fp32(training: bo
     product = "mm" if training else "bmm"
     assert {types["convolution"], types[product], types["_scaled_dot_product_flash_attention"]} == {"fp16"}
     assert types["native_layer_norm"] == "fp32" and not mixed.unsupported
-    assert all(
-        2 * layer.problem.multiply_adds == layer.problem.flops for layer in mixed.layers if "flash" in layer.operator
-    )
+    flash = [layer.problem for layer in mixed.layers if "flash" in layer.operator]
+    assert flash and all(2 * problem.multiply_adds == problem.flops for problem in flash)
     assert mixed.weights_bytes == fp32.weights_bytes == 4 * (8 * 16 * 9 + 16 + 16 * 32 + 32 + 2 * 32)
     casts = [network.layers for network in (fp32, mixed)]
-    assert sum(layer.operator == "_to_copy" for layer in casts[1]) > sum(
-        layer.operator == "_to_copy" for layer in casts[0]
-    )
+    counts = [sum(layer.operator == "_to_copy" for layer in layers) for layers in casts]
+    assert counts[1] > counts[0]
     if training:
         assert types["native_layer_norm_backward"] == types["adam"] == "fp32"
         assert types["convolution_backward.bwd_filter"] == "fp16"
@@ -505,9 +431,8 @@ def test_cuda_autocast_applies_inside_and_around_a_module(refused) -> None:
     found += [module_network(plain, inputs, ReadOptions(**{name: torch.bfloat16})) for name in ("amp", "dtype")]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found.append(module_network(plain, inputs))
-    assert [{layer.problem.dtype for layer in network.layers if layer.problem.multiply_adds} for network in found] == [
-        {"bf16"}
-    ] * 4
+    products = [[layer.problem for layer in network.layers if layer.problem.multiply_adds] for network in found]
+    assert [{problem.dtype for problem in each} for each in products] == [{"bf16"}] * 4
     with torch.autocast("cuda", enabled=False), refused("give amp bf16"):
         module_network(plain, inputs)
 

@@ -38,16 +38,9 @@ def bundle_of(frame, model=None, kernel=None, **more) -> Bundle:
     for kind, (_, rows) in rows_by_family(data.frame, described_family=data.described_family).items():
         fitted = (type(model)(**model.get_params()) if model else BoostedTerms(rounds=40)).fit(rows)
         ok = rows.take(rows.ok)
-        parts[kind.name] = FamilyModel(
-            kind,
-            fitted,
-            Support.fit(rows),
-            WIDTHS,
-            Domain.of(ok),
-            UnmeasuredGpuErrors({"": HeldOutGpuErrors(3, 0.2, 0.9)}),
-            candidate_keys(ok),
-            row_counts(ok),
-        )
+        shapes = (Support.fit(rows), WIDTHS, Domain.of(ok))
+        errors = UnmeasuredGpuErrors({"": HeldOutGpuErrors(3, 0.2, 0.9)})
+        parts[kind.name] = FamilyModel(kind, fitted, *shapes, errors, candidate_keys(ok), row_counts(ok))
     return Bundle(parts, **{"card": CARD, **more})  # type: ignore[arg-type]
 
 

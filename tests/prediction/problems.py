@@ -19,34 +19,21 @@ from surrogate.uncertainty.unmeasured_gpu import groups_of
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)
-CONVS = st.builds(
-    Conv,
-    n=st.sampled_from([1, 5, 32]),
-    c=st.integers(1, 70),
-    h=st.integers(7, 300),
-    k=st.integers(1, 70),
-    r=st.sampled_from([1, 2, 3, 5]),
-    pad_h=st.integers(0, 3),
-    stride_h=st.integers(1, 2),
-    dtype=st.sampled_from(["fp32", "fp16"]),
-    math=st.sampled_from(["fma", "tensor_op"]),
-    layout=st.sampled_from(["NCHW", "NHWC"]),
-)
+SETTINGS = {"dtype": ["fp32", "fp16"], "math": ["fma", "tensor_op"], "layout": ["NCHW", "NHWC"]}
+DRAWN = {"n": [1, 5, 32], "c": range(1, 71), "h": range(7, 301), "k": range(1, 71), "r": [1, 2, 3, 5]}
+DRAWN |= {"pad_h": range(4), "stride_h": [1, 2], **SETTINGS}
+CONVS = st.builds(Conv, **{name: st.sampled_from(values) for name, values in DRAWN.items()})
 
 
 def frame_of(convs, algorithms, gpu="v100", version="7.6.3") -> pd.DataFrame:
     """Return a row for every algorithm of every problem, without times."""
     place = {"gpu": gpu, "library": "cudnn", "library_version": version, "family": "conv"}
-    rows = [
-        {
-            **place,
-            **{name: getattr(conv, name) for name in ("direction", "dtype", "math", "layout")},
-            **dict(zip(SIZE_COLUMNS, conv.sizes, strict=True)),
-            "algorithm": name,
-        }
-        for conv in convs
-        for name in algorithms
-    ]
+    settings = ("direction", "dtype", "math", "layout")
+    rows = []
+    for conv in convs:
+        sizes = dict(zip(SIZE_COLUMNS, conv.sizes, strict=True))
+        row = {**place, **{name: getattr(conv, name) for name in settings}, **sizes}
+        rows += [{**row, "algorithm": name} for name in algorithms]
     return pd.DataFrame(rows)
 
 

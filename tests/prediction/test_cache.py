@@ -52,10 +52,8 @@ def test_an_attempt_holds_the_median() -> None:
 @pytest.mark.slow
 def test_concurrent_writers_lose_nothing(path: Path) -> None:
     writers, count = 4, 50
-    running = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(number), str(count)])
-        for number in range(writers)
-    ]
+    command = [sys.executable, "-c", WRITER, str(path)]
+    running = [subprocess.Popen([*command, str(number), str(count)]) for number in range(writers)]
     assert [process.wait(timeout=120) for process in running] == [0] * writers
     cache = MeasurementCache(path)
     for i in range(1, count + 1):

@@ -57,11 +57,8 @@ def test_a_depthwise_filter_gradient_reads_its_images_for_every_tap() -> None:
 @pytest.mark.parametrize("gpu", ["rtx-3090", "a100-pcie-80gb", "a100-sxm4-80gb"])
 @pytest.mark.parametrize("settings", [{"dtype": "fp16", "math": "tensor_op"}, {"math": "fma"}, {"math": "default"}])
 def test_single_predictions_equal_the_batch(gpu: str, settings: dict[str, str]) -> None:
-    problems = [
-        replace(CONV, n=n, groups=groups, **{"dtype": "fp32", "layout": "NCHW", **settings})
-        for n in range(1, 9)
-        for groups in (1, 32, 128)
-    ]
+    conv = replace(CONV, **{"dtype": "fp32", "layout": "NCHW", **settings})
+    problems = [replace(conv, n=n, groups=groups) for n in range(1, 9) for groups in (1, 32, 128)]
     single = [load(gpu).select(problem).estimates for problem in problems]
     assert single == [answer.estimates for answer in load(gpu).select_many(problems)]
 

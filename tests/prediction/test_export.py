@@ -48,12 +48,8 @@ def amd(table: Table) -> Bundle:
     frame = table(12, gpus=("MI210",), algorithms=("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM"))
     names = {"IMPLICIT_GEMM": ("ImplicitGEMM", "ConvIg"), "IMPLICIT_PRECOMP_GEMM": ("GEMM", "GemmFwd")}
     solver = [names[a][1] for a in frame["algorithm"]]
-    frame = frame.assign(
-        algorithm=[names[a][0] for a in frame["algorithm"]],
-        solver=solver,
-        library="miopen",
-        library_version="find-db v2",
-    ).drop(columns="heuristic_algorithm")
+    frame = frame.assign(algorithm=[names[a][0] for a in frame["algorithm"]], solver=solver)
+    frame = frame.assign(library="miopen", library_version="find-db v2").drop(columns="heuristic_algorithm")
     return bundle_of(frame, candidate="solver")
 
 

@@ -140,11 +140,8 @@ def test_top_returns_the_first_candidates(predictor: Predictor, conv: Conv, top:
 
 def test_an_unmeasured_gpu_is_answered_from_its_datasheet(bundle: Bundle) -> None:
     """Half widths come from held-out GPUs of the same vendor and type; a note states their median error."""
-    errors_of_kind = {
-        "": HeldOutGpuErrors(4, 0.3, 3.0),
-        "nvidia": HeldOutGpuErrors(3, 0.3, 2.0),
-        "nvidia|fp32": HeldOutGpuErrors(3, 0.21, 0.7),
-    }
+    errors = {"": (4, 0.3, 3.0), "nvidia": (3, 0.3, 2.0), "nvidia|fp32": (3, 0.21, 0.7)}
+    errors_of_kind = {kind: HeldOutGpuErrors(*values) for kind, values in errors.items()}
     unseen = _with(bundle, unmeasured_gpu=UnmeasuredGpuErrors(errors_of_kind, 0.5))
     found = Predictor(unseen, gpu="titan-xp").select(CONV)
     assert not found.in_domain and found.independent_share == 0.5
@@ -291,11 +288,8 @@ def test_a_kernel_below_its_harness_floor_does_not_win(tmp_path: Path) -> None:
         HarnessFloor("h100-sxm", "vllm", "small", {"operator": "gemm", "dtype": "bf16"}, 8.0),
     )
     setting = {"dtype": "bf16", "math": "default"}
-    for gpu, m, names in (
-        ("h100-sxm", 16, ["large"]),
-        ("h200-sxm", 16, ["small", "large"]),
-        ("h100-sxm", 4096, ["large", "small"]),
-    ):
+    both = ["small", "large"]
+    for gpu, m, names in (("h100-sxm", 16, ["large"]), ("h200-sxm", 16, both), ("h100-sxm", 4096, both[::-1])):
         served = Predictor(stored, gpu=gpu)
         selection = served.select(served.read(f"gemm:m{m}n1024k2048", **setting))
         assert [ranked.algorithm for ranked in selection.candidates] == names
@@ -323,12 +317,8 @@ def test_a_donor_also_gives_the_call_cost() -> None:
 
 def test_an_unsupported_row_does_not_affect_other_rows(refused) -> None:
     """A candidate measured only on another GPU is answered; one of another type is not supported."""
-    frame = pd.concat(
-        [
-            products({"h100-sxm": ("small", "large"), "h200-sxm": ("small", "older"), "b200": ("newer",)}),
-            products({"b200": ("quick",)}, dtype="fp8"),
-        ]
-    )
+    bf16 = products({"h100-sxm": ("small", "large"), "h200-sxm": ("small", "older"), "b200": ("newer",)})
+    frame = pd.concat([bf16, products({"b200": ("quick",)}, dtype="fp8")])
     served = served_on(frame, "gh200")
     setting = frame.iloc[[0]].drop(columns=["gpu", "algorithm", "status", "time_us"])
     table = pd.concat([setting.assign(algorithm=name) for name in ("small", "older", "newer", "quick")])

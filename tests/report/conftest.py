@@ -31,15 +31,9 @@ def invented_frames(problems: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return predictions and choices of ``problems`` problems and two seeds, in the documented columns."""
     random = np.random.default_rng(21)
     base = pd.DataFrame({name: random.choice([1, 2, 4, 8, 16], problems) for name in SIZES}).assign(groups=1)
-    base = base.assign(
-        gpu=random.choice(GPUS, problems),
-        fold=random.integers(0, 10, problems),
-        direction="fwd",
-        dtype="fp32",
-        math="fma",
-        layout="NCHW",
-        time_us=10 ** random.uniform(0.8, 5.2, problems),
-    )
+    setting = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
+    base = base.assign(gpu=random.choice(GPUS, problems), fold=random.integers(0, 10, problems), **setting)
+    base["time_us"] = 10 ** random.uniform(0.8, 5.2, problems)
     rows = base.merge(pd.DataFrame(ALGORITHMS.items(), columns=["algorithm", "family"]), how="cross")
     rows["status"] = np.where(random.random(len(rows)) < 0.1, "not_supported", "ok")
     rows["time_us"] = (rows["time_us"] * 10 ** random.normal(0.1, 0.25, len(rows))).where(rows["status"] == "ok")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from surrogate.report import figures
 from surrogate.report.results import drawn_models
 from surrogate.report.style import looks, time_tick
+from tests.known import known_answers
 
 
 def _times(rows: int = 200, model: str = "stacked-terms") -> pd.DataFrame:
@@ -138,18 +139,9 @@ def _predictions(**changes: object) -> pd.DataFrame:
 
 def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
     """Tables use the same rows, including algorithms that the model calls unsupported."""
-    rows = [
-        {},
-        {"supported": False},
-        {"seed": 1},
-        {"status": "not_supported"},
-        {"time_us": np.nan},
-        {"time_us": 0.0},
-        {"predicted_us": np.inf},
-        {"predicted_us": -1.0},
-        {"model": "other"},
-    ]
-    pd.concat([_predictions(**row) for row in rows]).to_parquet(tmp_path / "predictions.parquet")
+    pd.concat([_predictions(**row) for row in known_answers(__file__)["rows"]]).to_parquet(
+        tmp_path / "predictions.parquet"
+    )
     frame = figures.read_predictions(tmp_path, ["m"])
     assert frame.values.tolist() == 2 * [["m", "GEMM", 10.0, 11.0]]
 
@@ -162,14 +154,9 @@ def test_predictions_are_read_by_family_and_missing_algorithms_are_unnamed(tmp_p
 
 
 def test_choices_are_read_by_stratum(tmp_path: Path) -> None:
-    pd.DataFrame(
-        {
-            "model": "m",
-            "stratum": ["grouped", "1x1s1", "other", "other"],
-            "slowdown": [9.0, 1.5, np.nan, np.nan],
-            "infeasible": [False, False, True, False],
-        }
-    ).to_parquet(tmp_path / "choices.parquet")
+    choices = {"slowdown": [9.0, 1.5, np.nan, np.nan], "infeasible": [False, False, True, False]}
+    frame = pd.DataFrame({"model": "m", "stratum": ["grouped", "1x1s1", "other", "other"], **choices})
+    frame.to_parquet(tmp_path / "choices.parquet")
     for stratum, expected in {"ungrouped": [1.5, np.inf], "all": [9.0, 1.5, np.inf]}.items():
         results = {"choice_rows": [{"model": "m", "n": 1, "stratum": stratum}]}
         assert figures.read_choices(tmp_path, results, ["m"])["slowdown"].tolist() == expected

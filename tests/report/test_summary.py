@@ -27,10 +27,8 @@ def _results(*rows: dict[str, Any], times: Sequence[dict[str, Any]] = (), report
 
 def _choice_row(results: dict[str, Any], model: str, stratum: str = "ungrouped") -> dict[str, Any]:
     """Return the choice row of a model over all GPUs."""
-    rows = [
-        row for row in results["choice_rows"] if (row["model"], row["stratum"], row["gpu"]) == (model, stratum, "all")
-    ]
-    (row,) = rows
+    place = (model, stratum, "all")
+    (row,) = [row for row in results["choice_rows"] if (row["model"], row["stratum"], row["gpu"]) == place]
     return row
 
 
@@ -207,12 +205,8 @@ def test_coverage_importance_and_costs_have_known_cells(results: dict[str, Any])
 
 
 def test_models_without_evaluated_rows_are_in_one_line_and_in_no_table(results: dict[str, Any]) -> None:
-    tables = [
-        *summary.choice_tables(results),
-        *summary.time_tables(results),
-        *summary.slice_tables(results),
-        *summary.part_tables(results),
-    ]
+    kinds = (summary.choice_tables, summary.time_tables, summary.slice_tables, summary.part_tables)
+    tables = [table for tables_of in kinds for table in tables_of(results)]
     assert len(tables) == 2 + 4 + 2 + 3
     for table in tables:
         text = table.text()
@@ -249,11 +243,8 @@ def test_reasons_are_complete_and_name_the_missing_tables(results: dict[str, Any
     records = {record["model"]: record for record in summary.reasons(results)}
     assert records["seer-paper"]["where"] == "some choices; times"
     assert "seer-paper (times: needs" in summary.not_evaluated(results)
-    assert records["configurations"] == {
-        "model": "configurations",
-        "where": "choices; times",
-        "reason": "is for described kernels, not conv; use boosted-terms",
-    }
+    reason = "is for described kernels, not conv; use boosted-terms"
+    assert records["configurations"] == {"model": "configurations", "where": "choices; times", "reason": reason}
 
 
 def test_the_summary_equals_the_golden_file(results: dict[str, Any]) -> None:

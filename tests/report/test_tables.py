@@ -42,14 +42,8 @@ def test_numbers_and_intervals_are_right_aligned_and_other_cells_left_aligned() 
 def test_a_table_has_title_notes_reference_rows_and_marked_cells() -> None:
     records = [{"model": "a", "x": Cell(1.0, "1.0–1.1", best=True)}, {"model": "oracle", "x": math.nan}]
     table = Table(records, {"x": tables.ratio}, "T", note="8 rows", notes=["told"], references=1)
-    assert table.text().splitlines() == [
-        "T (8 rows)",
-        "model       x",
-        "a       1.000",
-        "-------------",
-        "oracle      –",
-        "told",
-    ]
+    lines = ["T (8 rows)", "model       x", "a       1.000", "-------------", "oracle      –", "told"]
+    assert table.text().splitlines() == lines
     page = table.__html__()
     assert '<td class="best">1.000<small>1.0–1.1</small></td>' in page and "<p>told</p>" in page
     assert '<tbody class="references"><tr><th scope="row" style="text-align:left">oracle' in page
@@ -57,11 +51,8 @@ def test_a_table_has_title_notes_reference_rows_and_marked_cells() -> None:
 
 def test_text_marks_the_best_cell_if_a_mark_is_given() -> None:
     records = [{"part": "a", "x": Cell(1.0, best=True), "y": 2.0}]
-    assert Table(records, {"x": tables.ratio}, best_mark="*").text().splitlines() == [
-        "part       x  y",
-        "a     1.000*  2",
-        "* best of its row",
-    ]
+    lines = ["part       x  y", "a     1.000*  2", "* best of its row"]
+    assert Table(records, {"x": tables.ratio}, best_mark="*").text().splitlines() == lines
     assert "*" not in Table(records, {"x": tables.ratio}).text()
 
 

@@ -76,11 +76,8 @@ def test_extrapolated_times_follow_the_work_and_intervals_widen(bundle: Bundle) 
         f" each end by a factor of {factor:.3g}"
     )
     assert best[2].reason in best[2].to_dict()["notes"][-1]
-    rows = predictor.predict(
-        pd.DataFrame([{"m": 2**20, "n": 2048, **dict.fromkeys(PARAMETERS, 16)}]).assign(
-            block_n=32, warps=4, order="row"
-        )
-    )
+    configuration = {"block_m": 16, "block_n": 32, "warps": 4, "order": "row"}
+    rows = predictor.predict(pd.DataFrame([{"m": 2**20, "n": 2048, **configuration}]))
     assert not rows.in_domain[0]
     assert rows.upper_us[0] / rows.predicted_us[0] == pytest.approx(widths[2])
 
@@ -162,9 +159,8 @@ def test_commands_lead_from_a_table_to_a_choice(seer: Callable[..., CommandResul
     toml = tmp_path / "made_up.toml"
     assert seer("data", "describe", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "-o", toml).code == 0
     bundle = tmp_path / "B"
-    assert seer("train", data, "-o", bundle).is_refusal(
-        "--sizes m,n --parameters block_m,block_n,warps,order", "convolution"
-    )
+    words = "--sizes m,n --parameters block_m,block_n,warps,order"
+    assert seer("train", data, "-o", bundle).is_refusal(words, "convolution")
     trained = seer("train", data, "--kernel", toml, "-o", bundle).succeeded()
     assert "on held-out rows, in 5 folds by shape" in trained.out
     chosen = seer("select", "--bundle", bundle, "--gpu", "our own gpu", "made_up:m64n128", "--top", "2", "--json")

@@ -149,21 +149,10 @@ def test_kernel_tuner_accepts_the_search_as_its_strategy(bundle_path: Path, tmp_
     path.write_text(json.dumps({**head, **keys, "cache": cache}))
     options = {"bundle": str(bundle_path), "gpu": GPU, "problem": problem()} if has_bundle else {}
     source, arguments = "void made_up(float *a) {}", [np.zeros(1, dtype=np.float32)]
-    results, _ = package.tune_kernel(
-        "made_up",
-        source,
-        SHAPE,
-        arguments,
-        parameters,
-        strategy=kernel_tuner,
-        simulation_mode=True,
-        lang="C",
-        strategy_options={**options, "max_fevals": 15},
-        cache=str(path),
-        block_size_names=["block_m", "block_n"],
-        quiet=True,
-        restrictions=["threads == 32 * warps"] if has_bundle else None,
-    )
+    search: dict[str, Any] = {"strategy": kernel_tuner, "strategy_options": {**options, "max_fevals": 15}}
+    search |= {"restrictions": ["threads == 32 * warps"] if has_bundle else None, "cache": str(path)}
+    search |= {"block_size_names": ["block_m", "block_n"], "simulation_mode": True, "lang": "C", "quiet": True}
+    results, _ = package.tune_kernel("made_up", source, SHAPE, arguments, parameters, **search)
     measured = {tuple(result[name] for name in PARAMETERS) for result in results}
     assert len(measured) == len(results) == 15
     best_us = np.nanmin([truth()[key] for key in measured])

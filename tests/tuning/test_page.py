@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import types
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,8 @@ def test_examples_lead_from_a_triton_cache_to_one_configuration(seer, tmp_path, 
     source, search = blocks("python")
     names = names_of(tmp_path / "kernel.py", source)
     tuned = names["matmul"]
-    configurations = {
-        tuple(config.all_kwargs()[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps")): config
-        for config in names["CONFIGS"]
-    }
+    key = itemgetter("BLOCK_M", "BLOCK_N", "num_warps")
+    configurations = {key(config.all_kwargs()): config for config in names["CONFIGS"]}
     slowdowns = []
     for m, n in ((100, 100), (512, 1000), (1000, 64), (300, 300), (64, 1024), (800, 200)):
         tuned.nargs = {"a": None, "b": None, "c": None, "m": m, "n": n}

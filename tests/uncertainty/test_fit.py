@@ -43,12 +43,8 @@ def held_out(shapes: int, batches: int = 6, seed: int = 0) -> tuple[Rows, np.nda
     scale = 0.1 * (1 + distance) * np.where(frame["algorithm"] == "FFT", 2.0, 1.0)
     error = scale * (0.7 * common + 0.7 * random.normal(size=len(frame)))
     measured = np.exp(random.uniform(2, 8, len(frame)))
-    return (
-        rows_of(normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"])),
-        measured * np.exp(error),
-        measured,
-        distance,
-    )
+    frame = normalise(frame.assign(status="ok", time_us=1.0), "test").drop(columns=["status", "time_us"])
+    return rows_of(frame), measured * np.exp(error), measured, distance
 
 
 def fitted(rows: Rows, predicted: np.ndarray, measured: np.ndarray, distance: np.ndarray) -> Widths:
@@ -130,9 +126,8 @@ def test_gpu_with_few_shapes_is_never_narrower_than_its_fallback(scale: float) -
     width, fallback = found.by_key[WidthKey("titan-xp", FFT)], found.by_key[WidthKey(None, FFT)]
     errors = np.abs(np.log(predicted / measured))[on_xp & ~excluded & (frame["algorithm"] == "FFT").to_numpy()]
     assert width >= fallback if scale < 1 else width > 0.5 * np.quantile(errors, 0.9)
-    assert half_width(found, "k80", FFT, 0.5) / half_width(found, "titan-xp", FFT, 0.5) == pytest.approx(
-        fallback / width
-    )
+    ratio = half_width(found, "k80", FFT, 0.5) / half_width(found, "titan-xp", FFT, 0.5)
+    assert ratio == pytest.approx(fallback / width)
     assert half_width(found, "t4", NEW, 0.5, 9.0) == half_width(found, "k80", "cudnn|bwd_data|GEMM", 0.5, 9.0)
 
 
@@ -161,10 +156,8 @@ def test_new_shapes_are_covered() -> None:
         holdout = held_out(120, batches=3, seed=seed)
         is_training = (holdout[0].frame["c"] <= 60).to_numpy()
         rows, predicted, measured, distance = part(~is_training, holdout)
-        dtype = fit.dtypes_of(rows)
-        half = fitted(*part(is_training, holdout)).at(
-            device_names(rows.frame), rows.candidate, dtype, distance, predicted
-        )
+        columns = (device_names(rows.frame), rows.candidate, fit.dtypes_of(rows), distance, predicted)
+        half = fitted(*part(is_training, holdout)).at(*columns)
         inside = np.abs(np.log(predicted / measured)) <= half
         covered.append(inside.mean())
         by_distance.append((inside[distance < 1].mean(), inside[distance >= 1].mean()))
@@ -238,15 +231,11 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
     predicted, _ = predicted_without(model, rows, splits)
     setting_was_trained = unmeasured_gpu.trained_settings(rows, splits)
     found = unmeasured_gpu.fit_unmeasured_gpu(rows, predicted, setting_was_trained, evaluated)
-    by_hand = HeldOutGpuErrors(
-        3, pytest.approx(0.5, rel=1e-3), pytest.approx(np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3), rel=1e-3)
-    )
+    largest_error = np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3)
+    by_hand = HeldOutGpuErrors(3, pytest.approx(0.5, rel=1e-3), pytest.approx(largest_error, rel=1e-3))
     assert found.by_group[found.group_key("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
-    assert (
-        found.group_key("nvidia", "fp8") == "nvidia"
-        and found.group_key("amd", "fp32") == ""
-        and found.by_group[""] == by_hand
-    )
+    assert (found.group_key("nvidia", "fp8"), found.group_key("amd", "fp32")) == ("nvidia", "")
+    assert found.by_group[""] == by_hand
     one_gpu = rows.take((rows.frame["gpu"] == "TITAN V").to_numpy())
     assert unmeasured_gpu.gpu_splits(one_gpu, 0) == []  # one GPU does not suffice for a split
     no_prediction = np.full(len(one_gpu), np.nan)
@@ -264,26 +253,22 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     rows = roofline_times(frame, factors)
     splits = unmeasured_gpu.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
-    found = unmeasured_gpu.fit_unmeasured_gpu(
-        rows, predicted, unmeasured_gpu.trained_settings(rows, splits), np.full(len(rows), False)
-    )
+    trained = unmeasured_gpu.trained_settings(rows, splits)
+    found = unmeasured_gpu.fit_unmeasured_gpu(rows, predicted, trained, np.full(len(rows), False))
     half_widths = {kind: errors.half_width for kind, errors in found.by_group.items()}
     largest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
-    by_hand = {
-        kind: np.log(factor) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / gpus) for kind, (factor, gpus) in largest.items()
-    }
+    margin = unmeasured_gpu.NEW_GPU_MARGIN
+    by_hand = {kind: np.log(factor) * (1 + margin / gpus) for kind, (factor, gpus) in largest.items()}
     assert half_widths == pytest.approx(by_hand, rel=1e-3)
-    assert "GFX9" not in found.note("gfx9", is_described=False) and "3 NVIDIA GPUs" in found.note(
-        "nvidia", is_described=False
-    )
+    assert "GFX9" not in found.note("gfx9", is_described=False)
+    assert "3 NVIDIA GPUs" in found.note("nvidia", is_described=False)
 
 
 def predicted_without(model, rows, splits) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows,) predictions by clones fitted without the row, and distances to the clones' training shapes."""
     fits = [held_out_fits.Fit("a split", duplicate(model), *split) for split in splits]
-    return held_out_fits.combined_answers(
-        rows, splits, held_out_fits.run_fits(rows, fits, lambda name, count: lambda share: None)
-    )
+    answers = held_out_fits.run_fits(rows, fits, lambda name, count: lambda share: None)
+    return held_out_fits.combined_answers(rows, splits, answers)
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:

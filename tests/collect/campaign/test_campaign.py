@@ -38,11 +38,7 @@ def gpu(fake_device, make_plan, monkeypatch):
     monkeypatch.setattr(campaign_module, "open_operators", lambda **_: operators)
     monkeypatch.setattr(campaign_module, "open_device", lambda name, engines, **_: opened[name, engines])
     opened = {("cudnn", True): engines}
-    monkeypatch.setattr(
-        campaign_module,
-        "plan_of",
-        lambda measured_slice, caps, seed, count: make_plan(count, seed=measured_slice.number),
-    )
+    monkeypatch.setattr(campaign_module, "plan_of", lambda part, _, seed, count: make_plan(count, seed=part.number))
     device.operators, device.engines = operators, engines
     return device
 

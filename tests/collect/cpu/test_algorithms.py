@@ -61,22 +61,11 @@ def convs(draw, filters=((1, 8), (1, 8)), max_pad=9, strides=3, dilations=3, max
     dilation_h, dilation_w = draw(st.integers(1, dilations)), draw(st.integers(1, dilations))
     min_h, min_w = dilation_h * (r - 1) + 1 - 2 * pad_h, dilation_w * (s - 1) + 1 - 2 * pad_w
     groups = draw(st.integers(1, max_groups))
-    return Conv(
-        n=draw(st.integers(1, 3)),
-        c=groups * draw(st.integers(1, 5)),
-        k=groups * draw(st.integers(1, 5)),
-        h=max(1, min_h) + draw(st.integers(0, 40)),
-        w=max(1, min_w) + draw(st.integers(0, 40)),
-        r=r,
-        s=s,
-        pad_h=pad_h,
-        pad_w=pad_w,
-        stride_h=draw(st.integers(1, strides)),
-        stride_w=draw(st.integers(1, strides)),
-        dilation_h=dilation_h,
-        dilation_w=dilation_w,
-        groups=groups,
-    )
+    n, c, k = draw(st.integers(1, 3)), groups * draw(st.integers(1, 5)), groups * draw(st.integers(1, 5))
+    h, w = max(1, min_h) + draw(st.integers(0, 40)), max(1, min_w) + draw(st.integers(0, 40))
+    steps = {name: draw(st.integers(1, strides)) for name in ("stride_h", "stride_w")}
+    spread = {"dilation_h": dilation_h, "dilation_w": dilation_w, "pad_h": pad_h, "pad_w": pad_w}
+    return Conv(n=n, c=c, k=k, h=h, w=w, r=r, s=s, groups=groups, **steps, **spread)
 
 
 UNIT = {"strides": 1, "dilations": 1}

@@ -166,15 +166,8 @@ def test_power_law_load_of_the_busiest_rank_matches_random_draws(exponent: float
     loads = (1 + ((0.8 * tokens) ** a - 1) * draw) ** (1 / a)
     loads = np.round(loads / loads.sum(axis=1, keepdims=True) * tokens * topk)
     busiest = loads.reshape(400, ranks, -1).sum(axis=2).max(axis=1)
-    layer = Moe(
-        tokens=tokens,
-        hidden=8,
-        inter=8,
-        topk=topk,
-        experts=experts,
-        expert_parallel=ranks,
-        routing=f"power_law_{exponent}",
-    )
+    sizes = {"tokens": tokens, "hidden": 8, "inter": 8, "topk": topk, "experts": experts, "expert_parallel": ranks}
+    layer = Moe(**sizes, routing=f"power_law_{exponent}")
     pairs, touched, *_ = layer.load
     assert pairs == pytest.approx(busiest.mean(), rel=0.2)
     assert touched == pytest.approx((loads > 0).sum(axis=1).mean() / ranks, rel=0.15)

@@ -13,20 +13,18 @@ class NVMLError(Exception):
 
 
 _CLOCKS = {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 2619}
-_ANSWERS = {
+_ANSWERS: dict[str, object] = {
     "nvmlInit": None,
     "nvmlShutdown": None,
     "nvmlDeviceGetHandleByPciBusId": object(),
     "nvmlSystemGetDriverVersion": "575.57.08",
     "nvmlDeviceGetTemperature": 41,
     "nvmlDeviceGetPowerUsage": 312_000,
-    "nvmlDeviceGetPowerManagementLimit": 700_000,
-    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
-    "nvmlDeviceGetEccMode": [1, 1],
-    "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetMPSComputeRunningProcesses": [],
-    "nvmlDeviceGetComputeRunningProcesses": [object()],  # this process
+    **dict.fromkeys((f"nvmlDeviceGetPowerManagement{name}Limit" for name in ("", "Default")), 700_000),
 }
+_ANSWERS |= {"nvmlDeviceGetEccMode": [1, 1], "nvmlDeviceGetMigMode": [0, 0]}
+_ANSWERS |= {"nvmlDeviceGetMPSComputeRunningProcesses": [], "nvmlDeviceGetComputeRunningProcesses": [object()]}
+"""The answer of each function; the only process is this one."""
 
 
 def __getattr__(name: str) -> object:

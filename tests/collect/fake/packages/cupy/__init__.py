@@ -234,18 +234,9 @@ def _device() -> tuple[str, int, int, int, int]:
 
 def _properties(device: int) -> dict[str, Any]:
     name, capability, sms, total, _ = _device()
-    return {
-        "name": name.encode(),
-        "major": capability // 10,
-        "minor": capability % 10,
-        "multiProcessorCount": sms,
-        "totalGlobalMem": total,
-        "l2CacheSize": 50 << 20,
-        "sharedMemPerMultiprocessor": 228 << 10,
-        "clockRate": 1980000,
-        "ECCEnabled": 1,
-        "computeMode": 0,
-    }
+    chip = {"name": name.encode(), "major": capability // 10, "minor": capability % 10, "multiProcessorCount": sms}
+    sizes = {"totalGlobalMem": total, "l2CacheSize": 50 << 20, "sharedMemPerMultiprocessor": 228 << 10}
+    return chip | sizes | {"clockRate": 1980000, "ECCEnabled": 1, "computeMode": 0}
 
 
 class Device:
