@@ -361,8 +361,6 @@ OUTSIDE = "(outside layers)"
 _WRAPPER = re.compile(r"^(?:Optimizer\.|enumerate\(DataLoader\)|nccl:|DistributedDataParallel)")
 _ENGINE = "autograd::engine::evaluate_function: "
 _COUNT = re.compile(r"_\d+$")
-_EMITTED = re.compile(r"(?:aten|autograd)::|\w+Backward\d*$")
-"""Matches the names of NVTX ranges that PyTorch's ``emit_nvtx`` makes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -564,8 +562,8 @@ def label_rows(trace: Trace) -> Ints:
     Ranges that the profiler makes are no labels: steps, and wrappers such as ``Optimizer.step``, which are layers.
     """
     ranges = trace.ranges
-    made = trace.name_matches(ranges, lambda name: _WRAPPER.match(name) or _EMITTED.match(name))
-    return np.flatnonzero(np.isin(ranges.kind, (events.ANNOTATION, events.NVTX)) & ~made)
+    by_user = np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))
+    return np.flatnonzero(by_user & ~trace.name_matches(ranges, _WRAPPER.match))
 
 
 def layer_type(name: str) -> str:
