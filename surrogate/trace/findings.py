@@ -209,7 +209,7 @@ class FinderInput:
         """Return the pieces during the calls, and all pieces of gaps that begin while one of the calls blocks."""
         outer = np.append(outermost_calls(self.trace), -1)
         calls = self.pieces[["call", "blocked"]].to_numpy()
-        return (np.isin(outer[calls], outer[rows]) & (calls >= 0)).any(axis=1)
+        return np.any(np.isin(outer[calls], outer[rows]) & (calls >= 0), axis=1)
 
     def during(self, pieces: Mask) -> Mask:
         """Return the host's tasks that run during the pieces."""
@@ -257,7 +257,7 @@ class FinderInput:
             if part.any():
                 times = pd.Series(graph.duration_us[part]).groupby(graph.name[part]).sum()
                 times = times.groupby(labels[times.index]).sum().nlargest(3)
-                longest = [name for name, time_us in times.items() if time_us and name != OUTSIDE_RANGES]
+                longest = [str(name) for name, time_us in times.items() if time_us and name != OUTSIDE_RANGES]
                 names = ", ".join(longest if place == "on the host" else short_names(longest).values())
                 count = int((part & (graph.iteration >= 0)).sum()) / self.steps
                 time = f"{format_number(self.time_us(part) / 1e3)} ms {place} (×{format_number(count)})"
