@@ -15,7 +15,7 @@ import pandas as pd
 from surrogate.trace import events, profiling
 from surrogate.trace.events.parts import OTHER, iteration_at, layer_type
 from surrogate.trace.events.phases import captured_calls, launched_before, outermost_calls, start_up_calls
-from surrogate.trace.events.tables import Ints, Nesting, Ranges, Timed, Trace, enclosing, linked, merged, take_rows
+from surrogate.trace.events.tables import Ints, Nesting, Timed, Trace, enclosing, linked, merged, open_rows, take_rows
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
 from surrogate.trace.graph.host import main_thread
 from surrogate.trace.graph.tasks import Mask
@@ -197,7 +197,7 @@ def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd
     """Return what a thread did at each time: the first cause of `CAUSES` with evidence, its name, and open calls."""
     trace, layers = profile.trace, profile.layers
     ranges, frames, calls = trace.ranges, trace.frames, trace.calls
-    around, frame = (_nesting(table).open_at(time_ns, thread) for table in (ranges, frames))
+    around, frame = (open_rows(table, time_ns, thread) for table in (ranges, frames))
     blocking = _call_at(trace, np.flatnonzero(blocks), time_ns, thread)
     call = _call_at(trace, np.flatnonzero(outermost_calls(trace) == np.arange(len(calls))), time_ns, thread)
     # Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges.
@@ -261,12 +261,6 @@ def _names(trace: Trace, table: Timed, rows: Ints) -> np.ndarray:
         text = VERSION.sub("", trace.names[used]) if table is trace.calls else trace.names[used]
         labels[used] = layer_type(text) if table is trace.ranges or text.startswith(events.MODULE) else text
     return labels[index]
-
-
-def _nesting(table: Ranges) -> Nesting:
-    """Return the nesting that the table recorded."""
-    order = np.lexsort((table.depth, table.start_ns, table.thread))
-    return Nesting(order, table.start_ns, table.end_ns, table.thread, table.parent, table.depth)
 
 
 def _call_at(trace: Trace, rows: Ints, time_ns: Ints, thread: Ints) -> Ints:

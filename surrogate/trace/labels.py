@@ -10,7 +10,7 @@ import numpy as np
 
 from surrogate.trace import profiling
 from surrogate.trace.events.parts import label_rows, layer_type
-from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, linked, merged, nest_of, take_rows
+from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, linked, merged, open_rows
 from surrogate.trace.graph.host import main_thread
 from surrogate.trace.idle import idle_pieces
 from surrogate.trace.profiling import TraceSource, steady
@@ -66,7 +66,8 @@ def find_labels(trace: Trace) -> Labels:
     engines = np.unique(ranges.thread[ranges.forward_thread > 0])
     lost = np.flatnonzero((of_activity < 0) & np.isin(linked(calls.thread, activities.call), engines))
     main = np.full(len(lost), main_thread(trace))
-    of_activity[lost] = nest_of(take_rows(ranges, rows)).open_at(calls.start_ns[activities.call[lost]], main)
+    open_range = open_rows(ranges, calls.start_ns[activities.call[lost]], main, instance >= 0)
+    of_activity[lost] = linked(instance, open_range)
     name = np.array([index[text] for text in (*texts, OUTSIDE_LABELS)], np.int64)
     return Labels(tuple(names), rows, name, linked(around, ranges.parent[rows]), of_activity)
 

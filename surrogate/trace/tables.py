@@ -13,7 +13,7 @@ from surrogate.trace import events, profiling
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
-from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, nest_of, take_rows
+from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, open_rows
 from surrogate.trace.graph import bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import Timeline, longest_wait
 from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, idle_pieces
@@ -147,8 +147,8 @@ def sources_by_layer(profile: Profile) -> dict[str, str]:
     trace = profile.trace
     ranges = trace.ranges
     is_module = trace.name_matches(trace.frames, lambda name: name.startswith(events.MODULE))
-    lines = np.flatnonzero((trace.frames.kind == events.FRAME) & ~is_module)
-    frame = linked(lines, nest_of(take_rows(trace.frames, lines)).open_at(ranges.start_ns, ranges.thread))
+    is_line = (trace.frames.kind == events.FRAME) & ~is_module
+    frame = open_rows(trace.frames, ranges.start_ns, ranges.thread, is_line)
 
     def text(row: int) -> str:
         if frame[row] >= 0:

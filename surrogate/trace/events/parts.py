@@ -443,8 +443,8 @@ def find_layers(trace: Trace) -> Layers:
     own_anchor = _anchors(trace)
     modules = _leaf_modules(trace)
     # For every range, find the leaf module (row of ``frames``) that is open on its thread at its start, -1 for none.
-    around = tables.nest_of(take_rows(trace.frames, modules)).open_at(trace.ranges.start_ns, trace.ranges.thread)
-    of_module = linked(modules, around)
+    is_leaf = np.isin(np.arange(len(trace.frames)), modules)
+    of_module = tables.open_rows(trace.frames, trace.ranges.start_ns, trace.ranges.thread, is_leaf)
     own_module = linked(of_module, own_anchor)
     forward = np.where((own_module < 0) & (own_anchor >= 0), linked(_forward_of(trace, own_anchor), own_anchor), -1)
     # A backward operator takes the forward anchor that it is linked to; an anchor takes its module if it has one.
@@ -538,7 +538,7 @@ def _paths(trace: Trace, row: Ints, from_frame: Ints) -> list[str]:
         paths[module] = f"{paths[around]}{trace.name_of(frames, module)[len(events.MODULE) :]}/"
     rows = np.where(from_frame == 0, row, -1)
     times, threads = linked(ranges.start_ns, rows), linked(ranges.thread, rows)
-    around = linked(modules, tables.nest_of(take_rows(frames, modules)).open_at(times, threads))
+    around = tables.open_rows(frames, times, threads, is_module)
     return [paths[at] for at in np.where(from_frame == 0, around, row).tolist()]
 
 

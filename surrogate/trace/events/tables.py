@@ -404,6 +404,9 @@ def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: 
     )
 
 
-def nest_of(ranges: Ranges) -> Nesting:
-    """Return the nesting of ranges. If two start together, the range with the smaller id is the outer."""
-    return nest(ranges.start_ns, ranges.end_ns, ranges.thread, order=ranges.external_id)
+def open_rows(ranges: Ranges, time_ns: Ints, thread: Ints, chosen: NDArray[np.bool_] | None = None) -> Ints:
+    """Return the innermost range, or chosen range, that is open on a thread at each time, -1 for none."""
+    order = np.lexsort((ranges.depth, ranges.start_ns, ranges.thread))
+    nesting = Nesting(order, ranges.start_ns, ranges.end_ns, ranges.thread, ranges.parent, ranges.depth)
+    innermost = nesting.open_at(time_ns, thread)
+    return innermost if chosen is None else linked(enclosing(ranges, chosen), innermost)

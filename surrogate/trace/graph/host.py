@@ -14,7 +14,7 @@ import numpy as np
 
 from surrogate.trace import events
 from surrogate.trace.events.parts import Layers
-from surrogate.trace.events.tables import Ints, Trace, linked, merged, nest_of
+from surrogate.trace.events.tables import Ints, Trace, linked, merged, open_rows
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
 
@@ -159,7 +159,7 @@ def host_pieces(trace: Trace, layers: Layers, main: int, every_burst: Sequence[B
     if not parts:
         return Pieces(*[np.empty(0, np.int64)] * 5)
     thread, start, end, call = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    around = np.where(call >= 0, linked(trace.calls.range, call), nest_of(trace.ranges).open_at(start, thread))
+    around = np.where(call >= 0, linked(trace.calls.range, call), open_rows(trace.ranges, start, thread))
     return Pieces(thread, start, end, call, around)
 
 
