@@ -146,7 +146,10 @@ def test_steps_count_if_they_hold_work_and_their_kernels(lost, added, counted, n
     trace = make_trace(steps=4)
     recorded = [record for record in trace["traceEvents"] if record["cat"] in ("kernel", "gpu_memcpy")][slice(*lost)]
     kept = [record for record in trace["traceEvents"] if record not in recorded]
-    extra = [event(*fields[:2], fields[2] + 1_700_000_000_000_000, *fields[3:]) for fields in added]
+    extra = [
+        event(category, name, 1_700_000_000_000_000 + start, time, thread)
+        for category, name, start, time, thread in added
+    ]
     found = read({"traceEvents": kept + extra})
     every = iterations(found)
     assert [part.index for part in every] == counted
@@ -159,8 +162,9 @@ def test_steps_count_if_they_hold_work_and_their_kernels(lost, added, counted, n
 @cases(__file__)
 def test_captures_and_start_up_are_found(calls, kernels, captured, start_up, read):
     """Calls are (name, start, time, thread), in µs; kernels are (call, start, time)."""
-    recorded = [call(*fields[:3], number, fields[3]) for number, fields in enumerate(calls)]
-    found = read({"traceEvents": recorded + [device("k", start, time, number) for number, start, time in kernels]})
+    recorded = [call(name, start, time, i, thread) for i, (name, start, time, thread) in enumerate(calls)]
+    recorded += [device("k", start, time, number) for number, start, time in kernels]
+    found = read({"traceEvents": recorded})
     assert np.flatnonzero(captured_calls(found)).tolist() == captured
     assert np.flatnonzero(start_up_calls(found)).tolist() == start_up
     assert ("stream capture" in str(found.notes)) == bool(captured) and ("warm-up" in str(found.notes)) == bool(

@@ -151,7 +151,7 @@ def test_external_id_links_a_kernel_to_its_operator_without_a_call(make_trace, m
 
 
 def test_kernels_of_a_cuda_graph_share_their_launch(read):
-    kernels = [device(f"k{i}", 10 + 5 * i, 4, 9, **{"graph node id": i + 1}) for i in range(3)]
+    kernels = [device(f"k{i}", 10 + 5 * i, 4, 9, 7, "kernel", **{"graph node id": i + 1}) for i in range(3)]
     trace = read({"traceEvents": [call("cudaGraphLaunch", 0, 5, 9), *kernels]})
     assert trace.activities.call.tolist() == [0, 0, 0] and trace.activities.graph_node.tolist() == [1, 2, 3]
     assert trace.calls.kind.tolist() == [events.GRAPH_LAUNCH]

@@ -94,8 +94,8 @@ def test_launch_has_the_id_process_and_kind_and_begins_before(activity, calls, e
     """An activity is (id, start, kind, process), a call is (id, start, name, process)."""
     columns = np.array([activity], np.int64).T
     kinds = [launching_kind(name) for _, _, name, _ in calls]
-    numbers = [np.array([call[at] for call in calls], np.int64) for at in (0, 1, 3)]
-    found = launched_by(Keys(*columns), Keys(*numbers[:2], np.array(kinds), numbers[2]))
+    correlation, start_ns, process = (np.array([each[at] for each in calls], np.int64) for at in (0, 1, 3))
+    found = launched_by(Keys(*columns), Keys(correlation, start_ns, np.array(kinds), process))
     assert found.tolist() == [expected]
 
 
@@ -143,7 +143,9 @@ def test_one_rank_of_merged_traces_counts(renamed, kept, later, make_trace, read
 def test_overlong_kernels_of_rocm_end_at_the_next_one(name, node, times, ends, read):
     """Kernels begin every 100 µs on one stream and last ``times``."""
     recorded = [call(name, 100 * i, 5, i) for i in range(len(times))]
-    recorded += [device("k", 100 * i + 10, time, i, **{"graph node id": node}) for i, time in enumerate(times)]
+    recorded += [
+        device("k", 100 * i + 10, time, i, 7, "kernel", **{"graph node id": node}) for i, time in enumerate(times)
+    ]
     trace = read({"traceEvents": recorded})
     assert (trace.activities.end_ns / 1e3).tolist() == ends
     clipped = sum(end != 100 * i + 10 + time for i, (time, end) in enumerate(zip(times, ends, strict=True)))

@@ -18,13 +18,17 @@ _NUMBER = re.compile(r"\d+\W*$")
 _REMEDY = "give each rank's own file"
 
 
-def keep_one_rank(parts: dict[str, Columns], process_of: Ints, names: Sequence[str], calls: Keys) -> str:
-    """Keep the events of one rank in ``parts`` if several wrote the file; return a note, or "" for one rank.
+def keep_one_rank(
+    source: str, parts: dict[str, Columns], process_of: Ints, names: Sequence[str], calls: Keys
+) -> list[str]:
+    """Keep the events of one rank in ``parts`` if several wrote the file, and return a note.
 
     The rank with the most device time stays, without device time the one with the most host events.
 
     Parameters
     ----------
+    source
+        The file.
     parts
         The raw columns by table. The column ``process`` of the activities is an index in ``names``.
     process_of, names
@@ -38,16 +42,17 @@ def keep_one_rank(parts: dict[str, Columns], process_of: Ints, names: Sequence[s
         If the ranks have one process number.
     """
     ranges, activities = parts["ranges"], parts["activities"]
-    _require_processes(ranges, process_of)
+    if _has_twins(ranges, process_of):
+        raise InputError(f"{source}: holds several ranks with one process number; {_REMEDY}")
     is_work = np.isin(ranges["kind"], (events.OPERATOR, events.STEP))
     worked = process_of[np.concatenate([ranges["thread"][is_work], parts["calls"]["thread"]])]
-    ranks = np.unique(worked)
+    ranks: list[int] = np.unique(worked).tolist()
     if len(ranks) < 2:
-        return ""
+        return []
     owner = _owners(activities, names, ranks, calls)
     times = np.bincount(owner + 1, activities["end_ns"] - activities["start_ns"], len(names) + 1)[1:]
     counts = np.bincount(worked, minlength=len(names))
-    chosen = max(ranks.tolist(), key=lambda rank: (times[rank], counts[rank]))
+    chosen = max(ranks, key=lambda rank: (times[rank], counts[rank]))
     devices = np.unique(activities["device"][owner == chosen])
     for name, part in parts.items():
         if name == "activities":
@@ -56,28 +61,27 @@ def keep_one_rank(parts: dict[str, Columns], process_of: Ints, names: Sequence[s
             kept = np.isin(part["device"], devices) if name == "syncs" else process_of[part["thread"]] == chosen
         part |= {column: values[kept] for column, values in part.items()}
     others = ", ".join(names[rank] for rank in ranks if rank != chosen)
-    return f"holds {len(ranks)} ranks; only process {names[chosen]} counts, not {others[:200]}; {_REMEDY}"
+    return [f"holds {len(ranks)} ranks; only process {names[chosen]} counts, not {others[:200]}; {_REMEDY}"]
 
 
-def _require_processes(ranges: Columns, process_of: Ints) -> None:
-    """Raise `InputError` if two threads of one process are in the same step at the same time."""
+def _has_twins(ranges: Columns, process_of: Ints) -> bool:
+    """Return whether two threads of one process are in the same step at the same time."""
     steps = np.flatnonzero(ranges["kind"] == events.STEP)
     steps = steps[np.lexsort((ranges["start_ns"][steps], ranges["name"][steps]))]
     before, after = steps[:-1], steps[1:]
     twins = (ranges["name"][before] == ranges["name"][after]) & (ranges["start_ns"][after] < ranges["end_ns"][before])
     threads = ranges["thread"][before], ranges["thread"][after]
-    if (twins & (threads[0] != threads[1]) & (process_of[threads[0]] == process_of[threads[1]])).any():
-        raise InputError(f"holds several ranks with one process number; {_REMEDY}")
+    return bool((twins & (threads[0] != threads[1]) & (process_of[threads[0]] == process_of[threads[1]])).any())
 
 
-def _owners(activities: Columns, names: Sequence[str], ranks: Ints, calls: Keys) -> Ints:
+def _owners(activities: Columns, names: Sequence[str], ranks: list[int], calls: Keys) -> Ints:
     """Return the rank of each activity, -1 if unknown.
 
     A merger may write the rank into the process of every event, such as ``[TP01] 0``. Else a device belongs to the rank
     that can have launched most of its activities, of equals to the one at its own place in the file. Two ranks have one
     device number only if there are fewer devices than ranks.
     """
-    labels = {_NUMBER.sub("", names[rank]): rank for rank in ranks.tolist()}
+    labels = {_NUMBER.sub("", names[rank]): rank for rank in ranks}
     by_label = np.array([labels.get(_NUMBER.sub("", name), -1) for name in names])[activities["process"]]
     if "" not in labels and len(labels) == len(ranks) and (by_label >= 0).all():
         return by_label
@@ -89,7 +93,7 @@ def _owners(activities: Columns, names: Sequence[str], ranks: Ints, calls: Keys)
     # Processes are numbered in the order of the file.
     in_file = np.argsort([activities["process"][position == at].min() for at in range(len(devices))]).tolist()
     fits = []
-    for place, rank in enumerate(ranks.tolist()):
+    for place, rank in enumerate(ranks):
         call = launched_by(keys._replace(process=no_process + rank + 1), calls)
         good = (call >= 0) & (keys.start_ns - np.append(calls.start_ns, 0)[call] >= -SKEW_NS)
         counts = np.bincount(position[good], minlength=len(devices)).tolist()

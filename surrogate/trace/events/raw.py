@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features.errors import read_toml
 from surrogate.trace import events
 from surrogate.trace.events import tables
 from surrogate.trace.events.launches import (
@@ -343,10 +343,7 @@ def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
     if raw.format == "kineto":
         names = [*processes, *raw.places.distinct]
         parts["activities"]["process"] += len(processes)
-        try:
-            notes = [*filter(None, [keep_one_rank(parts, process_of, names, keys_of_calls())])]
-        except InputError as error:
-            raise InputError(f"{raw.source}: {error}") from None
+        notes += keep_one_rank(raw.source, parts, process_of, names, keys_of_calls())
         for name in ("activities", "syncs"):
             parts[name]["process"][:] = ANY_PROCESS
     calls = keys_of_calls()
