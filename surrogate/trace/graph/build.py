@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
 from surrogate.trace.events.phases import outermost_calls
-from surrogate.trace.events.tables import Ints, Trace, grouped, joined, linked, take_rows
+from surrogate.trace.events.tables import Activities, Ints, Trace, grouped, joined, linked, take_rows
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
 OUTSIDE_RANGES = "(outside ranges)"
@@ -88,15 +88,15 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
 def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
     """Return the trace with the work that was launched before it, and the row of each activity in the given trace.
 
-    Work that was launched before belongs to no iteration: activities of iterations that were left out (row -1), and
-    those without a call before the first one with a call (on their stream if it has one). An activity that began before
-    its call has none.
+    Work that was launched before belongs to no iteration. It is of two kinds: activities of iterations that were left
+    out, with row -1, and activities without a call that begin before all activities with a call. If their stream has
+    activities with a call, only these count. An activity that began before its call has no call.
     """
     activities = trace.activities
     row = np.arange(len(activities))
     columns = {name: getattr(layers, name) for name in ("of_activity", "phase_of_activity", "iteration_of_activity")}
     if trace.others is not None and len(trace.others):
-        earlier = take_rows(trace.others, _runs_before(trace, layers))
+        earlier = take_rows(trace.others, _runs_before(trace.others, trace, layers))
         order = np.argsort(np.append(earlier.start_ns, activities.start_ns), kind="stable")
         activities = joined(earlier, activities)
         row = np.append(np.full(len(earlier), -1), row)[order]
@@ -114,9 +114,9 @@ def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
     return replace(trace, activities=replace(activities, call=call)), replace(layers, **columns), row
 
 
-def _runs_before(trace: Trace, layers: Layers) -> tasks.Mask:
-    """Return which activities of ``trace.others`` run in the iterations before the first activity of their stream."""
-    activities, others = trace.activities, trace.others
+def _runs_before(others: Activities, trace: Trace, layers: Layers) -> tasks.Mask:
+    """Return which of the ``others`` run in the iterations, but begin before the first activity of their stream."""
+    activities = trace.activities
     first_ns = np.full(len(trace.streams), activities.start_ns[:1].max(initial=0))
     for stream, rows in grouped(activities.stream, np.arange(len(activities))):
         first_ns[stream] = activities.start_ns[rows[0]]

@@ -144,7 +144,7 @@ def _may_wait(trace: Trace) -> Mask:
 
 
 def copies_without_activity(trace: Trace) -> Mask:
-    """Return a mask of the calls of blocking copies whose copy is not in the trace."""
+    """Return a mask of the calls of blocking copies that have no activity in the trace."""
     calls = trace.calls
     blocks = (calls.kind == events.COPY_CALL) & ~trace.name_matches(calls, lambda name: "async" in name.lower())
     return blocks & ~np.isin(np.arange(len(calls)), trace.activities.call)

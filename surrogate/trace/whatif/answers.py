@@ -359,7 +359,7 @@ def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Time
 def device_us(timeline: Timeline) -> float:
     """Return the sum of the times of all tasks on streams per iteration, in µs, without added network channels.
 
-    Only iterations count whose work of the device is in the trace completely (`Graph.complete`).
+    Only complete iterations count (`Graph.complete`).
     """
     graph = timeline.graph
     return float(graph.duration_us[graph.on_streams].sum()) / graph.device_steps

@@ -264,9 +264,9 @@ def _device_tasks(graph: Graph) -> Ints:
 
 
 def _with_earlier(graph: Graph, rows: Ints, factor: Floats) -> tuple[Ints, Floats]:
-    """Return the tasks and factors with those of work launched before the counted iterations.
+    """Return the tasks and factors, with work that was launched before the counted iterations.
 
-    It is in no table of the trace, so it changes like tasks of its name, or like all tasks.
+    This work is in no table of the trace. So it changes like tasks of its name, or like all tasks.
     """
     is_earlier = np.isin(graph.kind, DEVICE_KINDS) & (graph.kind != COLLECTIVE) & (graph.row < 0) & ~graph.removed
     earlier = np.flatnonzero(is_earlier)

@@ -375,5 +375,5 @@ def rule(name: str, **declared: Any) -> Callable[[GraphChange], WhatIfRule]:
     callable
         A decorator of a function (graph, setting, value) → `Change`.
     """
-    answer = {"known_answer": _KNOWN_ANSWERS[name]} if name in _KNOWN_ANSWERS else {}
-    return lambda apply: WhatIfRule(name, apply, **(answer | declared))
+    declared.setdefault("known_answer", _KNOWN_ANSWERS.get(name))
+    return lambda apply: WhatIfRule(name, apply, **declared)
