@@ -34,6 +34,7 @@ from surrogate.dataset.files import write_text
 from surrogate.features import SIZE_COLUMNS, Conv, InputError, read_toml
 from surrogate.formats import ncu
 from surrogate.formats.imported import Imported
+from surrogate.formats.launches import PERMISSION_REMEDY, permission_denied
 
 MAX_PAIRS = 30_000
 """Maximum number of pairs. The size of a marker's grid is its pair's number, and a larger grid takes longer than the
@@ -141,11 +142,6 @@ def metrics_of(compute_capability: float) -> tuple[str, ...]:
 
 MIN_COMPUTE_CAPABILITY = 7.0
 """The lowest compute capability that Nsight Compute supports."""
-PERMISSION_MARKS = ("ERR_NVGPUCTRPERM", "not permitted to count", "permission to access")
-PERMISSION_REMEDY = (
-    "counters need permission: load the driver with NVreg_RestrictProfilingToAdminUsers=0,"
-    " or give the container CAP_SYS_ADMIN"
-)
 REPORT_S = 5.0
 """Seconds at the end of a run in which the profiler writes its report and exports it."""
 GRACE_S = 20.0
@@ -191,11 +187,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C", "PYTHONUNBUFFERED": "1"}
 
 
-def permission_denied(text: str) -> bool:
-    """Return True if a profiler's output states that counting is not permitted."""
-    return any(mark.lower() in text.lower() for mark in PERMISSION_MARKS)
-
-
 @dataclass(frozen=True, slots=True)
 class CounterResult:
     """The result of counting: a row per kernel (empty without permission), and notes on missing counters."""
@@ -228,7 +219,7 @@ def count_pairs(
     try:
         kernels = _profile(tool, folder, program(pairs_file, last_pair_s), seconds + GRACE_S, pairs)
     except PermissionError:
-        return CounterResult(notes=(PERMISSION_REMEDY,), permitted=False)
+        return CounterResult(notes=(f"counters need permission: {PERMISSION_REMEDY}",), permitted=False)
     except InputError as error:
         return CounterResult(notes=(str(error),))
     return CounterResult(kernels.assign(kernel_name=kernels["kernel_name"].map(demangled)))

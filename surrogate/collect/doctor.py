@@ -15,13 +15,14 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from surrogate.collect.counting import PERMISSION_REMEDY, Pair, count_pairs, find_tool
+from surrogate.collect.counting import Pair, count_pairs, find_tool
 from surrogate.collect.cudnn.activity import LEFT_OUT, Activity
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
 from surrogate.features import CUDNN_GRAPH, Conv, InputError, read_toml
 from surrogate.features.gpu import gpu
+from surrogate.formats.launches import PERMISSION_REMEDY
 
 DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 """Names of the driver's own library on the supported systems."""

@@ -16,8 +16,8 @@ incomplete last line is removed.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import FileIO
@@ -28,12 +28,13 @@ from surrogate.collect.device import Device, DeviceInfo, HeuristicEntry, JsonRec
 from surrogate.collect.plan import PlannedProblem, problem_key
 from surrogate.dataset.files import require_readable
 from surrogate.features import Conv, InputError, nearest, parse
-from surrogate.formats.foreign_file import read_bytes
+from surrogate.formats.foreign_file import read_bytes, readable
 
 SCHEMA_VERSION = 1
 """Version of the log's layout. History: 1, the first."""
 FSYNC_SECONDS = 2.0
 HEADER = "seer-collect"
+DAMAGED = "a record is damaged, leave the file out"
 MAX_BYTES = 2 << 30
 """Largest size of an unpacked log; two million records fit."""
 
@@ -134,7 +135,7 @@ def read_log(path: str | Path) -> Contents:
         records.append(record)
     if not records:
         return Contents(None, (), 0)
-    with damage_as_input_error(path, keep_input_errors=True):
+    with readable(path, DAMAGED):
         return Contents(Header.from_dict(records[0], path), tuple(records[1:]), complete_bytes)
 
 
@@ -230,20 +231,6 @@ def _open_locked(path: Path) -> FileIO:
     return file
 
 
-@contextmanager
-def damage_as_input_error(name: str | Path, keep_input_errors: bool = False) -> Iterator[None]:
-    """Turn errors of damaged records (valid JSON, but wrong keys or values) into an `InputError` that names the file.
-
-    An `InputError` inside is wrapped, too, unless ``keep_input_errors`` is True (its text names the file).
-    """
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        if keep_input_errors and isinstance(error, InputError):
-            raise
-        raise InputError(f"{name}: a record is damaged ({error!r}); leave the file out") from None
-
-
 def _check_record(record: object, *, first: bool) -> None:
     """Raise `ValueError` if ``record`` is no record of a log. The ``first`` record is the header and has any kind."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
@@ -294,7 +281,7 @@ class ReplayDevice(Device):
         self._problems: dict[str, LogRecord] = {}
         self._finds: dict[str, LogRecord] = {}
         self._measured: dict[str, dict[str, Measurement]] = {}
-        with damage_as_input_error(path):
+        with readable(path, DAMAGED, keep_input_errors=False):
             for record in contents.records:
                 self._add(record)
         if not self._measured:

@@ -25,6 +25,7 @@ from surrogate.dataset.columns import columns
 from surrogate.dataset.store import Dataset
 from surrogate.features import CUDNN_GRAPH, InputError
 from surrogate.features.families import FAMILY_OF_KIND
+from surrogate.formats.foreign_file import readable
 
 DEVICE_COLUMNS = ("gpu", "library", "library_version")
 
@@ -46,7 +47,7 @@ def _records(runs: Sequence["Log"]) -> Records:
         device = {name: getattr(header.device, name) for name in DEVICE_COLUMNS}
         # Copies of a run's log, complete or cut, count as the same run.
         run = f"{header.created_s} {header.plan_digest} {header.shard} {tuple(device.values())}"
-        with log.damage_as_input_error(path):
+        with readable(path, log.DAMAGED, keep_input_errors=False):
             for record in records:
                 kind, visit = record["kind"], record["problem"]
                 row = {**record, **device, "run": run, "visit": visit, "problem": key_without_visit(visit)}
@@ -103,7 +104,7 @@ def merge_runs(paths: Sequence[str | Path]) -> Dataset:
         raise InputError(f"{described}; merge each kind into its own table")
     merge = {"rankings without times": _rankings, "operators": _operators}.get(next(iter(kinds), ""), _measured)
     files = ", ".join(map(str, paths)) or "nothing"
-    with log.damage_as_input_error(files, keep_input_errors=True):
+    with readable(files, log.DAMAGED):
         merged = merge(_records(logs), {"runs": [header.to_dict() for _, header, _ in logs]})
     if merged.frame.empty:
         raise InputError(f"{files}: no measurement or ranking to merge; collect some first")

@@ -21,11 +21,10 @@ import pandas as pd
 from surrogate.features import Conv, InputError, read_toml
 from surrogate.features.algorithms import algorithms
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes, readable
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
 from surrogate.formats.nvprof import metric
 from surrogate.formats.printed import TIME_US, compiled
-from surrogate.formats.tuned import readable
 
 
 def read(

@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -185,6 +186,22 @@ def parsed_json(content: bytes, errors: Literal["strict", "replace"] = "strict")
     if content.count(b"{") + content.count(b"[") > MAX_JSON_NODES:
         raise ValueError(f"over {MAX_JSON_NODES:,} objects and lists")
     return json.loads(content.decode(json.detect_encoding(content), errors))
+
+
+@contextmanager
+def readable(path: str | Path, remedy: str, *, keep_input_errors: bool = True) -> Iterator[None]:
+    """Turn an error that a file's content causes into an `InputError` that names the file and ends with ``remedy``.
+
+    An `InputError` inside passes, unless ``keep_input_errors`` is False, since its text names the file.
+    """
+    try:
+        yield
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        if keep_input_errors and isinstance(error, InputError):
+            raise
+        what = {json.JSONDecodeError: "not JSON", KeyError: "it lacks"}.get(type(error), "not as expected")
+        detail = "" if isinstance(error, TypeError | AttributeError) else f" ({str(error)[:80]})"
+        raise InputError(f"{path}: {what}{detail}; {remedy}") from None
 
 
 def read_lines(path: str | Path, **limits: Unpack[ReadLimits]) -> Iterator[tuple[int, str]]:

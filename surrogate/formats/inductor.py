@@ -18,9 +18,9 @@ from typing import Any, Unpack
 
 from surrogate.features import InputError
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes, readable
 from surrogate.formats.imported import Imported, plural
-from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, tuned
 
 _FLEX = ("B", "Hq", "Hkv", "seq_len_q", "seq_len_kv", "qk_head_dim", "v_head_dim")
 _SIZES = {3: ("m", "k", "n"), len(_FLEX): _FLEX}

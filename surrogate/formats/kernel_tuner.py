@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Unpack
 
 from surrogate.features import InputError, checked_int, read_toml
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes, readable
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.printed import TIME_US, compiled
-from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, tuned
 
 _AXES = ("size_x", "size_y", "size_z")
 _MAX_RATIO = 10.0

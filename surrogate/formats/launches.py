@@ -14,6 +14,9 @@ from surrogate.formats.foreign_file import read_lines
 
 LaunchRow = dict[str, Any]
 Runs = list[list[LaunchRow]]
+PERMISSION_MARKS = ("err_nvgpuctrperm", "not permitted to count", "permission to access")
+"""Words of the profilers' messages that counting is not permitted."""
+PERMISSION_REMEDY = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN"
 _IDENTITY = ("kernel_name", "device", "run", "kernel_index")
 
 
@@ -48,11 +51,15 @@ def imported_launches(
     return imported.Imported(rows, kernels, notes=(*notes, *left_out))
 
 
+def permission_denied(text: str) -> bool:
+    """Return True if a profiler's output states that counting is not permitted."""
+    return any(mark in text.lower() for mark in PERMISSION_MARKS)
+
+
 def check_permission(message: str, where: str) -> None:
     """Raise `InputError` for a profiler's message that it was not permitted to count."""
-    if "ERR_NVGPUCTRPERM" in message or "permission to access" in message.lower():
-        remedy = "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or give the container CAP_SYS_ADMIN"
-        raise InputError(f"{where}: the profiler lacked the permission to count; {remedy}")
+    if permission_denied(message):
+        raise InputError(f"{where}: the profiler lacked the permission to count; {PERMISSION_REMEDY}")
 
 
 def join(runs: Runs, metrics: Runs, averages: list[LaunchRow]) -> tuple[list[LaunchRow], list[str]]:

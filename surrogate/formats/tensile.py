@@ -29,9 +29,8 @@ from surrogate.features import MAX_INT32, TENSILE_TYPES, InputError, peak_tflops
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, read_bytes, read_lines
+from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, read_bytes, read_lines, readable
 from surrogate.formats.imported import Imported, family_rows, fastest, plural, rows_within
-from surrogate.formats.tuned import readable
 
 ENDINGS = (".yaml", ".yml", ".dat", ".yaml.gz", ".dat.gz")
 _CONTENT: dict[str, Any] = read_toml(__file__)

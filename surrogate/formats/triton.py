@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Unpack
 
 from surrogate.features import InputError
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, parsed_json, read_bytes
+from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, parsed_json, read_bytes, readable
 from surrogate.formats.imported import Imported
-from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, readable, tuned
+from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, tuned
 
 ENDING = ".autotune.json"
 MAX_KEYS = 64

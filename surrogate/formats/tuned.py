@@ -1,10 +1,8 @@
 """Tables of tuned kernels. The readers of tuners' files share these steps from times to rows and a description."""
 
-import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -134,18 +132,6 @@ def one_kernel(names: Iterable[str], requested: str | None, where: str | Path) -
         message = f"{where}: {several if requested is None else unknown}; choose with --name:"
         raise InputError(f"{message} {', '.join(available[:_MAX_LISTED])}{' …' * (len(available) > _MAX_LISTED)}")
     return chosen[0]
-
-
-@contextmanager
-def readable(path: Path, remedy: str) -> Iterator[None]:
-    """Turn an error that a file's content causes into an `InputError` that ends with ``remedy``."""
-    try:
-        yield
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
-        what = {json.JSONDecodeError: "not JSON", KeyError: "it lacks"}.get(type(error), "not as expected")
-        detail = "" if isinstance(error, TypeError | AttributeError) else f" ({str(error)[:80]})"
-        message = f"{path}: {what}{detail}; {remedy}"
-        raise error if isinstance(error, InputError) else InputError(message) from None
 
 
 def _of_one_type(cells: list[Any], name: str) -> tuple[list[Any], str]:

@@ -12,10 +12,11 @@ from surrogate.dataset.files import staged, write_text
 from surrogate.dataset.store import Data
 from surrogate.evaluation import compare as evaluation
 from surrogate.evaluation.compare import Compared
+from surrogate.formats.foreign_file import readable
 from surrogate.report import summary
 from surrogate.report.figures import draw
 from surrogate.report.page import Figure, Section, page
-from surrogate.report.results import TEXTS, Results, by_family, csv_text, read_results, refuse_damage, reported_model
+from surrogate.report.results import DAMAGED, TEXTS, Results, by_family, csv_text, read_results, reported_model
 from surrogate.report.tables import FactTable, Table, template
 
 CAPTIONS: dict[str, str] = TEXTS["captions"]
@@ -24,7 +25,7 @@ FIGURE_FILES = tuple(f"figures/{name}.svg" for name in CAPTIONS)
 """Files of the figures. A run removes the figures that it does not draw, because they belong to an earlier run."""
 
 
-@refuse_damage()
+@readable("results.json", DAMAGED)
 def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[str, str]) -> str:
     """Return the page of a comparison.
 
@@ -58,7 +59,7 @@ def report_page(results: Results, figures: Mapping[str, str], absent: Mapping[st
     return page(name, sections, kicker="comparison of models", question=TEXTS["question"], answer=answer)
 
 
-@refuse_damage()
+@readable("results.json", DAMAGED)
 def write_report(directory: Path) -> Path:
     """Write figures/*.svg, time_rows.csv, choice_rows.csv and report.html into the folder of ``results.json``.
 

@@ -2,14 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from surrogate.evaluation.scorecard import FIRST_TEN, ORACLE, is_heuristic
 from surrogate.features import InputError, read_toml, require_regular
 from surrogate.features.families import DEFAULT_FAMILY
+from surrogate.formats.foreign_file import readable
 from surrogate.report.tables import to_csv
 
 SCHEMA = 2
@@ -27,17 +27,7 @@ TEXTS: dict[str, Any] = read_toml(__file__, "report.toml")
 _SPANS = {"paired_vs_heuristic": "paired", "paired_pooled_vs_heuristic": "paired_pooled"}
 """Interval → prefix of its columns in CSV files, if it differs from the interval's name."""
 _REMEDY = "write it again with seer compare"
-
-
-@contextmanager
-def refuse_damage(name: str = "results.json") -> Iterator[None]:
-    """Turn the errors that damaged results cause inside this context into an `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (AttributeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{name} is damaged ({type(error).__name__}: {error}); {_REMEDY}") from error
+DAMAGED = f"it is damaged, {_REMEDY}"
 
 
 def read_results(directory: Path) -> Results:
@@ -45,7 +35,7 @@ def read_results(directory: Path) -> Results:
     path = Path(directory) / "results.json"
     require_regular(path)
     try:
-        with refuse_damage(str(path)):
+        with readable(path, DAMAGED):
             results = json.loads(path.read_text(encoding="utf-8"))
             schema = int(results["schema"])
             if schema < SCHEMA:

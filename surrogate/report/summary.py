@@ -8,6 +8,7 @@ from itertools import repeat
 from textwrap import shorten
 from typing import Concatenate, ParamSpec
 
+from surrogate.formats.foreign_file import readable
 from surrogate.report import results as stored
 from surrogate.report import tables
 from surrogate.report.results import ResultRow, Results, count, interval, label, number, references, values
@@ -26,7 +27,7 @@ _Statement = tuple[tuple[float, ...] | None, str]
 """The interval of a difference, and a sentence about it without its first capital letter."""
 
 
-@stored.refuse_damage()
+@readable("results.json", stored.DAMAGED)
 def terminal_summary(results: Results) -> str:
     """Return the answer, the data, the choice and time tables and the models not evaluated, in 80 columns.
 
@@ -43,7 +44,7 @@ def terminal_summary(results: Results) -> str:
     return tables.printable("\n\n".join(block for block in blocks if block))
 
 
-@stored.refuse_damage()
+@readable("results.json", stored.DAMAGED)
 def html_summary(results: Results) -> str:
     """Return the answer, the choice tables and the time tables as HTML for a notebook."""
     texts = filter(None, [*map(" ".join, answers(results)), not_evaluated(results)])

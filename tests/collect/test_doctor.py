@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from surrogate.collect import doctor, open_device
-from surrogate.collect.counting import PERMISSION_REMEDY, NsightCompute
+from surrogate.collect.counting import NsightCompute
 from surrogate.collect.device import DeviceInfo, Measurement
 from surrogate.collect.doctor import PROBLEM, Check, counting_denied, examine
+from surrogate.formats.launches import PERMISSION_REMEDY
 from tests.known import cases, known_answers
 
 ANSWERS = known_answers(__file__)
