@@ -59,7 +59,8 @@ def command(
         title, notes, records = read_summary(file)
         shared.echo_notes(notes)
         summarised = summary_table(title, records, counters, gpu_by_name(gpu) if gpu else None).top(out.top)
-        shared.show(summarised.rows, out.form, table=shared.display_table(summarised))
+        columns = tuple(dict.fromkeys(["kernel", *(key for row in summarised for key in row)]))
+        shared.show(summarised.rows, out.form, table=shared.display_table(summarised, columns))
         return
     profiled = part.steady(file, gpu)
     profiled = with_counters(profiled, counters) if counters else profiled
