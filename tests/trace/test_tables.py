@@ -192,6 +192,24 @@ def test_step_parts_of_real_traces_sum_to_the_step(of_resnet, real):
     assert summary(of_resnet)["bound"].startswith("the host (largest share")
 
 
+def test_parts_of_a_step_follow_the_clock_of_the_device(read):
+    """The host launches a kernel of 15 ms every 10 ms, so a step of the device is its kernel, though 9 ms run late."""
+    recorded = [
+        part
+        for n in range(3)
+        for part in (
+            events.event("user_annotation", f"ProfilerStep#{n}", 10_000 * n, 9_999),
+            events.event("cpu_op", "aten::mm", 10_000 * n + 100, 200),
+            events.call("cudaLaunchKernel", 10_000 * n + 150, 10, n),
+            events.device("gemm", 15_000 * n + 200, 15_000, n),
+        )
+    ]
+    profiled = profile(read({"schemaVersion": 1, "traceEvents": recorded}))
+    (row,) = type_table(profiled).rows
+    assert (row["total_us"], row["per_iteration_us"]) == (45_000, 15_000)
+    assert summary(profiled)["step_ms"] == pytest.approx(15.0)
+
+
 def test_batch_sweep_marks_the_smallest_efficient_batch(make_trace, read):
     profiles = []
     for batch, times in ((8, 1.0), (16, 1.2), (32, 2.35)):
