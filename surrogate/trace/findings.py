@@ -24,8 +24,8 @@ from surrogate.trace import events, idle, profiling
 from surrogate.trace.events.parts import layer_type
 from surrogate.trace.events.phases import outermost_calls, start_up_calls
 from surrogate.trace.events.tables import Ints, linked
-from surrogate.trace.graph import Graph, Timeline, graph_of, simulate
-from surrogate.trace.graph.build import OUTSIDE_RANGES
+from surrogate.trace.graph import Graph, Timeline, simulate
+from surrogate.trace.graph.build import OUTSIDE_RANGES, shared_graph
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
@@ -144,7 +144,7 @@ class FinderInput:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile = steady(profile)
         self.trace = profile.trace
-        self.graph = graph_of(profile.trace, profile.layers)
+        self.graph = shared_graph(profile.trace, profile.layers)
         self.setting = WhatIfSetting(profile)
 
     @cached_property

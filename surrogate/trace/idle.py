@@ -286,18 +286,11 @@ def _captures(trace: Trace) -> tuple[Ints, Ints]:
     """Return the starts and ends of the captures of graphs, with the calls that begin, end and instantiate them."""
     calls = trace.calls
     captured = trace.name_matches(calls, _CAPTURE.search)
-    runs = [calls.start_ns[:0], calls.start_ns[:0]]
     captured |= captured_calls(trace) if captured.any() else False
-    for thread in np.unique(calls.thread[captured]).tolist():
-        rows = np.flatnonzero(calls.thread == thread)
-        inside = np.flatnonzero(captured[rows])
-        new = np.diff(inside, prepend=-2) > 1
-        last = np.append(new[1:], True)
-        runs = [
-            np.append(runs[0], calls.start_ns[rows[inside[new]]]),
-            np.append(runs[1], calls.end_ns[rows[inside[last]]]),
-        ]
-    return merged(*runs)
+    order = np.lexsort((calls.start_ns, calls.thread))
+    is_next = captured[order][1:] & (np.diff(calls.thread[order]) == 0)
+    pairs = np.flatnonzero(captured[order][:-1] & is_next)
+    return merged(calls.start_ns[order[pairs]], calls.end_ns[order[pairs + 1]])
 
 
 def _interval_at(time_ns: Ints, starts: Ints, ends: Ints) -> Ints:

@@ -14,7 +14,8 @@ from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
 from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, open_rows
-from surrogate.trace.graph import bound, graph_of, path_us, simulate
+from surrogate.trace.graph import bound, path_us, simulate
+from surrogate.trace.graph.build import shared_graph
 from surrogate.trace.graph.tasks import Timeline, longest_wait
 from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, idle_pieces
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady, step_times_us
@@ -355,7 +356,7 @@ def summary(source: TraceSource) -> Row:
     times_us = [iteration.time_us for iteration in profile.layers.iterations]
     batch = batch_size(trace)
     invalid = invalid_reason(trace)
-    timeline = None if invalid else simulate(graph_of(trace, profile.layers))
+    timeline = None if invalid else simulate(shared_graph(trace, profile.layers))
     step_us = timeline.per_iteration_us if timeline else float(np.median(times_us))
     notes = [*trace.notes, "" if trace.ends_early else invalid, profile.left_out]
     if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():

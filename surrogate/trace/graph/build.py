@@ -33,7 +33,6 @@ class _Edges:
     from_start: bool = False
 
 
-@lru_cache(maxsize=1)
 def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     """Return the dependency graph of a trace. Without changes, its simulation replays the measured times.
 
@@ -143,6 +142,12 @@ def _ordered(graph: Graph) -> tuple[Graph, int]:
 
 def _with_edges(graph: Graph, kept: tasks.Mask) -> Graph:
     return replace(graph, **{name: getattr(graph, name)[kept] for name in tasks.EDGE_COLUMNS})
+
+
+@lru_cache(maxsize=1)
+def shared_graph(trace: Trace, layers: Layers) -> Graph:
+    """Return `graph_of`, built once for several analyses. They leave its arrays as they are."""
+    return graph_of(trace, layers)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
