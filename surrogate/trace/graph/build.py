@@ -13,7 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
 from surrogate.trace.events.phases import outermost_calls
-from surrogate.trace.events.tables import Activities, Ints, Trace, grouped, joined, linked, take_rows
+from surrogate.trace.events.tables import Ints, Trace, grouped, joined, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
 OUTSIDE_RANGES = "(outside ranges)"
@@ -94,8 +94,7 @@ def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
     activities = trace.activities
     row = np.arange(len(activities))
     columns = {name: getattr(layers, name) for name in ("of_activity", "phase_of_activity", "iteration_of_activity")}
-    if trace.others is not None and len(trace.others):
-        earlier = take_rows(trace.others, _runs_before(trace.others, trace, layers))
+    if len(earlier := device.earlier_work(trace, layers.iterations)):
         order = np.argsort(np.append(earlier.start_ns, activities.start_ns), kind="stable")
         activities = joined(earlier, activities)
         row = np.append(np.full(len(earlier), -1), row)[order]
@@ -111,16 +110,6 @@ def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
         iteration[rows[rows < first]] = -1
     columns["iteration_of_activity"] = iteration
     return replace(trace, activities=replace(activities, call=call)), replace(layers, **columns), row
-
-
-def _runs_before(others: Activities, trace: Trace, layers: Layers) -> tasks.Mask:
-    """Return which of the ``others`` run in the iterations, but begin before the first activity of their stream."""
-    activities = trace.activities
-    first_ns = np.full(len(trace.streams), activities.start_ns[:1].max(initial=0))
-    for stream, rows in grouped(activities.stream, np.arange(len(activities))):
-        first_ns[stream] = activities.start_ns[rows[0]]
-    begins_ns = min(each.start_ns for each in layers.iterations)
-    return (others.start_ns < first_ns[others.stream]) & (others.end_ns > begins_ns)
 
 
 def _ordered(graph: Graph) -> tuple[Graph, int]:

@@ -10,13 +10,14 @@ measured delay; the others keep their typical delays. So a task in a changed tra
 event decides.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from surrogate.trace import events
-from surrogate.trace.events.tables import Ints, Trace, grouped, linked
+from surrogate.trace.events.tables import Activities, Ints, Iteration, Trace, grouped, linked, take_rows
 from surrogate.trace.graph.tasks import Floats, Mask
 
 TOLERANCE_NS = 2000
@@ -41,6 +42,21 @@ class Waits(NamedTuple):
     pairs: Pairs
     total: int
     without_target: int
+
+
+def earlier_work(trace: Trace, iterations: Sequence[Iteration]) -> Activities:
+    """Return the activities of left-out iterations that run in ``iterations`` and were launched before them.
+
+    They begin before the first activity of their stream.
+    """
+    activities = trace.activities
+    if trace.others is None:
+        return take_rows(activities, slice(0))
+    first_ns = np.full(len(trace.streams), activities.start_ns[:1].max(initial=0))
+    for stream, rows in grouped(activities.stream, np.arange(len(activities))):
+        first_ns[stream] = activities.start_ns[rows[0]]
+    runs = trace.others.end_ns > min(each.start_ns for each in iterations)
+    return take_rows(trace.others, runs & (trace.others.start_ns < first_ns[trace.others.stream]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,6 +29,8 @@ WRAPPER = re.compile(r"^(?:Optimizer\.|DistributedDataParallel|autograd::engine:
 """Matches ranges around many operators that older profilers write as operators themselves."""
 LOADER = re.compile(r"^enumerate\(DataLoader\)")
 LAUNCH_KINDS = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL)
+MAX_LATE_SHARE = 0.1
+"""Maximum share of a staged copy's time that is after the end of a call that waits for it."""
 _NUMBER = re.compile(r"\d+")
 _ACTIONS = (*LAUNCH_KINDS, events.SYNC_CALL, events.WAIT_CALL)
 
@@ -168,18 +170,20 @@ def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
     calls, activities = trace.calls, trace.activities
     launched = {call: tuple(rows.tolist()) for call, rows in grouped(activities.call, np.arange(len(activities)))}
     rows = np.flatnonzero(np.isin(calls.kind, _ACTIONS) | np.isin(np.arange(len(calls)), list(launched)))
-    blocking = blocking_copies(trace)
-    return {
-        row: _action(trace, row, launched.get(row, ()), blocking.get(row, (-1, False))) for row in rows.tolist()
-    }, launched.get(-1, ())
+    # A copy that the call stages is awaited if the call covers most of it.
+    late_us = (activities.end_ns - linked(calls.end_ns, activities.call, 0)) / 1e3
+    is_covered = late_us <= MAX_LATE_SHARE * activities.time_us
+    blocking = {call: copy for call, (copy, at_end) in blocking_copies(trace).items() if at_end or is_covered[copy]}
+    actions = {row: _action(trace, row, launched.get(row, ()), blocking.get(row, -1)) for row in rows.tolist()}
+    return actions, launched.get(-1, ())
 
 
-def _action(trace: Trace, row: int, launched: tuple[int, ...], blocking: tuple[int, bool]) -> Action:
-    """Return the action of a call. ``blocking`` is its value in `blocking_copies`."""
+def _action(trace: Trace, row: int, launched: tuple[int, ...], copy: int) -> Action:
+    """Return the action of a call; ``copy`` is the activity that it waits for (`blocking_copies`), -1 for none."""
     calls = trace.calls
     start = int(calls.start_ns[row])
     end = int(calls.end_ns[row])
-    copy, host_waits = blocking
+    host_waits = copy >= 0
     blocked = min(int(trace.activities.end_ns[copy]), end) - start if host_waits else 0
     # A call of unknown name that launched something is a launch.
     kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else events.LAUNCH

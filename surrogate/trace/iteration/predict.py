@@ -31,7 +31,8 @@ from surrogate.report.tables import Table, TableResult
 from surrogate.trace import events
 from surrogate.trace.calls import batch_size
 from surrogate.trace.events.read import as_trace
-from surrogate.trace.events.tables import Trace
+from surrogate.trace.events.tables import Trace, grouped
+from surrogate.trace.graph.device import earlier_work
 from surrogate.trace.iteration import overheads as host_overheads
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import Action, HostStep, HostWork, Overheads, segments
@@ -591,6 +592,10 @@ class IterationReplay:
         clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
         clocks.last_arrival_us = self.last_arrival_us.get(traced, ())
         clocks.loading = self.loading
+        # Work that was launched before the first iteration occupies its streams.
+        earlier = earlier_work(self.trace, self.work.iterations)
+        for stream, rows in grouped(earlier.stream, np.arange(len(earlier))):
+            clocks.device_us[stream] = int(earlier.end_ns[rows].max() - self.work.iterations[0].start_ns) / 1e3
         times, start = [], 0.0
         for position, iteration in enumerate(self.work.iterations):
             clocks.overheads = self.overheads_of[position]
