@@ -43,7 +43,8 @@ def captured_calls(trace: Trace) -> Mask:
     begins = trace.name_matches(calls, lambda name: "begincapture" in name.lower())
     ends = trace.name_matches(calls, lambda name: "endcapture" in name.lower())
     mask = np.zeros(len(calls), np.bool_)
-    lost = np.isin(np.arange(len(calls)), launches_without_activity(trace))
+    launches, is_lost = launches_of(trace)
+    lost = np.isin(np.arange(len(calls)), launches[is_lost])
     for thread in np.unique(calls.thread[begins | ends]).tolist():
         of_thread = calls.thread == thread
         starts, stops = calls.start_ns[of_thread & begins], calls.start_ns[of_thread & ends]
@@ -53,12 +54,11 @@ def captured_calls(trace: Trace) -> Mask:
     return mask & ~begins & ~ends
 
 
-def launches_without_activity(trace: Trace) -> Ints:
-    """Return the outermost launches of kernels and graphs that have no activity, neither have calls inside them."""
-    calls = trace.calls
+def launches_of(trace: Trace) -> tuple[Ints, Mask]:
+    """Return the outermost launches of kernels and graphs, and a mask of those that have no activity."""
     outer = outermost_calls(trace)
-    launches = np.unique(outer[np.isin(calls.kind, _LAUNCHES)])
-    return np.setdiff1d(launches, linked(outer, np.unique(trace.activities.call)))
+    launches = np.unique(outer[np.isin(trace.calls.kind, _LAUNCHES)])
+    return launches, ~np.isin(launches, linked(outer, np.unique(trace.activities.call)))
 
 
 def start_up_calls(trace: Trace) -> Mask:
@@ -100,10 +100,11 @@ def launched_before(trace: Trace) -> Mask:
 
 def with_limits(trace: Trace) -> Trace:
     """Return the trace with `Trace.complete_ns` and a note for each of these phases."""
-    launches = np.flatnonzero(np.isin(trace.calls.kind, _LAUNCHES) & ~captured_calls(trace))
-    lost = np.isin(launches, launches_without_activity(trace)) if (trace.activities.call >= 0).any() else launches < 0
+    launches, lost = launches_of(trace)
+    free = ~captured_calls(trace)[launches]
+    launches, lost = launches[free], lost[free] & (trace.activities.call >= 0).any()
     # Lengths of the runs of launches without an activity, before, between and after the others.
-    runs = np.diff([-1, *np.flatnonzero(~lost), len(launches)]) - 1
+    runs = np.diff(np.concatenate([[-1], np.flatnonzero(~lost), [len(launches)]])) - 1
     first, last = (runs[at] * (len(runs) > 1 and runs[at] > max(runs[1:-1], default=0)) for at in (0, -1))
     starts = trace.calls.start_ns[launches]
     edges = (int(starts[first]) if first else -NEVER, int(starts[-last]) if last else NEVER)
