@@ -272,7 +272,7 @@ class _FamilyFits(NamedTuple):
             min_us=min_times(ok) if model.has_min_us else {},
             floors=harness_floors(data, rows.family),
         )
-        card = held_out_card(rows, holdout_us, measured, distance, support=support, candidates=data.candidates)
+        card = held_out_card(rows, holdout_us, measured, distance, rules=support, candidates=data.candidates)
         card["split"] = self._split_words()
         card["unseen_gpus"] = held_out_gpu_coverage(rows, held_out_gpu_us, setting_was_trained)
         card["params"] = model.get_params(deep=False)

@@ -12,10 +12,8 @@ from surrogate.models.registry import COMPARED
 
 FITS = ".fits"
 """Folder of finished fits inside the output. With it, the same command resumes an interrupted comparison."""
-REPORT_FILES = {
-    *("results.json", "report.html", "figures", "predictions.parquet", "choices.parquet"),
-    *("folds.csv", "choice_rows.csv", "time_rows.csv"),
-}
+REPORT_FILES = {"results.json", "report.html", "figures", "predictions.parquet", "choices.parquet"}
+REPORT_FILES |= {"folds.csv", "choice_rows.csv", "time_rows.csv"}
 """Names of the files and folders that a comparison writes."""
 
 

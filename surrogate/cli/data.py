@@ -92,10 +92,8 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
 
 _SHORT = {"judged_problems": "judged", "judged_shapes": "in_shapes"}
 """Short column heads, so that the counts fit 80 columns."""
-_FACTS = (
-    *("family", "gpu", "library", "versions", "operator", "direction"),
-    *("dtype", "math", "layout", "variant", "candidates"),
-)
+_FACTS = ("family", "gpu", "library", "versions", "operator", "direction")
+_FACTS += ("dtype", "math", "layout", "variant", "candidates")
 """Columns that are printed once if all records have the same value."""
 
 

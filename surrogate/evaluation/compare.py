@@ -311,9 +311,7 @@ def _compared(
     """Evaluate all families and return the combined results."""
     family_results = [_family_results(family_runs, data, options.by, models) for family_runs in all_runs]
     missing = [
-        {"split": options.by} | row
-        for family, reason in refused.items()
-        for row in _unevaluated(family, models, reason)
+        {"split": options.by} | row for family, why in refused.items() for row in _unevaluated(family, models, why)
     ]
     first, names = all_runs[0], [family_runs.rows.family.name for family_runs in all_runs]
     choices = [result.choices for result in family_results if result.choices is not None]

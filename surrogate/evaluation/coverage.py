@@ -25,12 +25,7 @@ MAX_PICKS = 50_000
 
 
 def held_out_card(
-    rows: Rows,
-    predicted_us: np.ndarray,
-    measured_us: np.ndarray,
-    distance: np.ndarray,
-    support: Support,
-    candidates: str,
+    rows: Rows, predicted_us: np.ndarray, measured_us: np.ndarray, distance: np.ndarray, rules: Support, candidates: str
 ) -> dict[str, Any]:
     """Return errors, slowdowns and coverage of one family's held-out predictions (rows,).
 
@@ -39,7 +34,7 @@ def held_out_card(
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
     evaluated = evaluation_rows(rows.frame, rows.family, candidates)
-    choices = choice_figures(rows, predicted_us, support.supported(rows), evaluated)
+    choices = choice_figures(rows, predicted_us, rules.supported(rows), evaluated)
     groupings = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
     card = {"time": time, "choice": {grouping: choices[grouping] for grouping in groupings}, "intervals": coverage}

@@ -97,7 +97,7 @@ class KernelTimes:
                 continue
             if isinstance(problem, Operator) and (own_us := float(problem.variant_us(target))):
                 ends = own_us / VARIANT_FACTOR, own_us * VARIANT_FACTOR
-                answers[problem] = _without_measurements(problem, target, own_us, ends, DATASHEET)
+                answers[problem] = _unmeasured(problem, target, own_us, ends, DATASHEET)
                 continue
             chosen = self._fallback_choice(problem, target)
             if (answer := self._from_datasheet(problem, chosen, target)) is not None:
@@ -155,7 +155,7 @@ class KernelTimes:
         if isinstance(problem, MemoryBound):
             time_us = max(time_us, problem.serial_us(target))
         factor = exp(datasheet.by_kind[""].half_width)
-        return _without_measurements(problem, target, time_us, (time_us / factor, time_us * factor), DATASHEET)
+        return _unmeasured(problem, target, time_us, (time_us / factor, time_us * factor), DATASHEET)
 
     def _from_roofline(self, problem: AnyProblem, target: Gpu) -> KernelTime:
         """Return the roofline time with the launch slope of streaming operators, for a problem that no model covers."""
@@ -169,7 +169,7 @@ class KernelTimes:
         own_slopes = [cost.slope for key, cost in costs if key.gpu == target.name]
         slope = min(own_slopes or [cost.slope for key, cost in costs if not key.gpu], default=1.0)
         ends = (max(min_us, MIN_KERNEL_US), ROOFLINE_UPPER * base_us + 2 * MIN_KERNEL_US)
-        return _without_measurements(problem, target, slope * base_us + MIN_KERNEL_US, ends, ROOFLINE)
+        return _unmeasured(problem, target, slope * base_us + MIN_KERNEL_US, ends, ROOFLINE)
 
     def _fallback_choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """Return the fallback with the most evidence in the bundle, or None if the bundle has no fallback."""
@@ -222,9 +222,7 @@ def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
     return float(problem.serial_us(device)), max_us
 
 
-def _without_measurements(
-    problem: AnyProblem, gpu: Gpu, time_us: float, ends: tuple[float, float], source: str
-) -> KernelTime:
+def _unmeasured(problem: AnyProblem, gpu: Gpu, time_us: float, ends: tuple[float, float], source: str) -> KernelTime:
     """Return a time from the roofline or the datasheet; no candidate is predicted."""
     return KernelTime(problem, gpu.name, "", "", time_us, *ends, time_us, source, in_domain=False)
 

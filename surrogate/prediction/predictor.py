@@ -259,9 +259,9 @@ class Predictor:
 
     def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
         """Return the selections of a table's distinct problems, for the GPU, library and version of each row."""
-        from surrogate.prediction.table import distinct_problems
+        from surrogate.prediction.table import table_problems
 
-        listed = distinct_problems(self._resolver, table, defaults)
+        listed = table_problems(self._resolver, table, defaults)
         answers: dict[tuple[AnyProblem, tuple[str, ...]], Selection] = {}
         for where in dict.fromkeys(where for _, where in listed):
             gpu, library, version = (name or None for name in where)

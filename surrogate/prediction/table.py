@@ -110,9 +110,7 @@ def _configurations(family: DescribedFamily, frame: pd.DataFrame) -> tuple[Descr
     return DescribedFamily(description), CodedTexts([str(name) for name in names], codes)
 
 
-def distinct_problems(
-    resolver: Resolver, table: object, defaults: Defaults
-) -> list[tuple[AnyProblem, tuple[str, ...]]]:
+def table_problems(resolver: Resolver, table: object, defaults: Defaults) -> list[tuple[AnyProblem, tuple[str, ...]]]:
     """Return the distinct problems of a table in order, each with its GPU, library and version ("" if unknown).
 
     Raises `InputError` as `predict_table` does.

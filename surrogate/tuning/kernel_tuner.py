@@ -75,17 +75,8 @@ def as_time_us(cost: float, higher_is_better: object) -> float | None:
     return 1e3 * value if isfinite(value) and 0 < value < MAX_COST else None
 
 
-OPTIONS = (
-    "bundle",
-    "gpu",
-    "problem",
-    "seed",
-    "log",
-    "max_fevals",
-    "time_limit",
-    "x0",
-    "searchspace_construction_options",
-)
+OPTIONS = ("bundle", "gpu", "problem", "seed", "log")
+OPTIONS += ("max_fevals", "time_limit", "x0", "searchspace_construction_options")
 """The options of this strategy, and the options that Kernel Tuner passes to every strategy."""
 MAX_COST = 1e30
 """Upper limit of the cost of a configuration that ran; Kernel Tuner gives a failed one the largest number."""
