@@ -230,7 +230,7 @@ class FinderInput:
         return any(map(_TORCH.search, self.trace.names))
 
     def change(self, name: str, key: str, fields: Mapping[str, object]) -> str:
-        """Return the change to the program: PyTorch's, or that of the runtime in a program without PyTorch."""
+        """Return the change to the program. A program without PyTorch gets a change of CUDA or HIP if there is one."""
         texts = TEXTS[name]
         keys = [key] if self.uses_torch else [f"plain_{self.api}", "plain", key]
         return next(texts[each] for each in keys if each in texts).format(api=self.api, API=self.api.upper(), **fields)
@@ -415,7 +415,7 @@ def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
     gain_us = min(step_us - after.per_iteration_us, cause_us)
     if gain_us < draft.min_gain * step_us:
         return None
-    # Half of the idle time counts at the other end; the device's tasks keep half of what they save.
+    # The other end of the interval has half of the idle time, and half of the time saved on the device.
     limit_us = cause_us
     if not ends_us:
         limit_us -= MIN_SAVED_SHARE * idle_us

@@ -1,7 +1,7 @@
 """Idle time of the main device, by what the host did meanwhile.
 
-Each idle gap ends with an activity. Its first part, up to the launch call of this activity, has its cause on the host:
-the thread of the launch call is asked first, then the main thread. The rest of the gap is launch latency or a wait for
+Each idle gap ends with an activity. The part of the gap before the launch call of this activity has its cause on the
+host: the event of the launching thread, or else of the main thread. The rest of the gap is launch latency or a wait for
 other work of the device.
 """
 
@@ -128,7 +128,7 @@ def idle_pieces(profile: Profile) -> pd.DataFrame:
     gap, iteration = _interval_at(low, gaps.start_ns, gaps.end_ns), iteration_at(iterations, low)
     chosen = (gap >= 0) & (iteration >= 0)
     low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
-    # The main thread of the same process is asked if the launching thread has no event.
+    # If the launching thread has no event, the main thread of the same process gives the evidence.
     processes = np.array([each.process for each in trace.threads] or [""], object)
     again = np.flatnonzero((thread[gap] != main) & (processes[thread[gap]] == processes[main]))
     threads = np.append(thread[gap], np.full(len(again), main))
@@ -194,7 +194,7 @@ def _gaps(profile: Profile) -> _Gaps:
 
 
 def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd.DataFrame:
-    """Return what a thread did at each time: the first cause of `CAUSES` with evidence, its name, and open calls."""
+    """Return the first cause of `CAUSES` with evidence on a thread at each time, its name, and the open calls."""
     trace, layers = profile.trace, profile.layers
     ranges, frames, calls = trace.ranges, trace.frames, trace.calls
     around, frame = (open_rows(table, time_ns, thread) for table in (ranges, frames))

@@ -182,8 +182,8 @@ def step_times_us(profile: Profile) -> Floats:
     """Return the part of every activity's time that counts in the mean step, in µs; the sum is the time of a step.
 
     Activities of counted iterations count, divided by their number. If the device falls further behind the host with
-    each iteration, the steps are the device's: then the time counts from the end of its first iteration to the end of
-    its last, so that no part of a step on one stream is longer than the step.
+    each iteration, the steps are the device's. Then the time counts from the end of its first iteration to the end of
+    its last. So no part of a step on one stream is longer than the step.
     """
     layers, activities = profile.layers, profile.trace.activities
     is_counted = layers.iteration_of_activity >= 0
