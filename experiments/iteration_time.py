@@ -15,7 +15,7 @@ from experiments.verdicts import listing, percent
 from surrogate.report.charts import dots
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import host_work, measure_overheads, pooled
-from surrogate.trace.iteration.predict import IterationTime, IterationTimes, iteration_times
+from surrogate.trace.iteration.predict import IterationTime, IterationTimes, replay_trace
 from surrogate.trace.iteration.ranks import rank_times
 from surrogate.trace.iteration.times import COLLECTIVE_MODEL, collectives
 from surrogate.trace.result import Row
@@ -46,21 +46,21 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
     traces = models[name]
     overheads = {id(trace): measure_overheads(host_work(trace)) for group in models.values() for trace in group}
     other_models = [overheads[id(trace)] for other, group in models.items() if other != name for trace in group]
-    rows = [summed(name, OWN, [iteration_times(trace, overheads=overheads[id(trace)]) for trace in traces])]
+    rows = [summed(name, OWN, [replay_trace(trace, overheads=overheads[id(trace)]).result() for trace in traces])]
     if len(traces) > 1:
         rest = [(trace, pooled([overheads[id(other)] for other in traces if other is not trace])) for trace in traces]
-        rows.append(summed(name, OTHERS, [iteration_times(trace, overheads=others) for trace, others in rest]))
+        rows.append(summed(name, OTHERS, [replay_trace(trace, overheads=others).result() for trace, others in rest]))
     elif len(host_work(traces[0]).iterations) > 1:
-        rows.append(summed(name, OTHERS, [iteration_times(traces[0], leave_one_out=True)]))
+        rows.append(summed(name, OTHERS, [replay_trace(traces[0], leave_one_out=True).result()]))
     shared = pooled(other_models)
-    rows.append(summed(name, OTHER_OVERHEADS, [iteration_times(trace, overheads=shared) for trace in traces]))
+    rows.append(summed(name, OTHER_OVERHEADS, [replay_trace(trace, overheads=shared).result() for trace in traces]))
     if not (traces[0].ranges.shapes >= 0).any():
         return rows
     if len(traces) > 1 and collectives(traces[0]).any():
         together = rank_times(traces, times="surrogate")
         predicted = summed(name, PREDICTED, together.results, list(together.ranks))
         return [*rows, predicted, *by_laws(name, list(together.collectives))]
-    predicted = [iteration_times(trace, times="surrogate", overheads=overheads[id(trace)]) for trace in traces]
+    predicted = [replay_trace(trace, times="surrogate", overheads=overheads[id(trace)]).result() for trace in traces]
     return [*rows, summed(name, PREDICTED, predicted)]
 
 
