@@ -51,7 +51,7 @@ def earlier_work(trace: Trace, iterations: Sequence[Iteration]) -> Activities:
     """
     activities = trace.activities
     if trace.others is None:
-        return take_rows(activities, slice(0))
+        return take_rows(activities, np.arange(0))
     first_ns = np.full(len(trace.streams), activities.start_ns[:1].max(initial=0))
     for stream, rows in grouped(activities.stream, np.arange(len(activities))):
         first_ns[stream] = activities.start_ns[rows[0]]
