@@ -3,6 +3,7 @@ models.
 """
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from surrogate.dataset.files import atomic_path
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
+from surrogate.models.json_types import from_json_types, to_json_types
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -75,6 +77,10 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     """True for a model that also learns from failed rows. Their time is inf."""
     storable: ClassVar[bool] = False
     """True if a bundle can hold the fitted model (`to_files`, `from_files`). The other models are baselines."""
+    json_file: ClassVar[str] = ""
+    """The file of a model whose fitted attributes are all stored as JSON."""
+    json_types: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Fitted attribute in `json_file` → its type. A file of one attribute holds its value without its name."""
     on_progress: "ProgressCallback | None" = None
     """Function that a fit with rounds calls with the finished share of the rounds."""
     fitted_parts: "Mapping[str, TimeModel]" = MappingProxyType({})
@@ -147,12 +153,22 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
 
     def to_files(self) -> dict[str, bytes]:
         """Return the fitted model as files, name → content: JSON, UBJ or plain arrays, no executable content."""
-        raise InputError(f"{self.name} is a baseline; bundles hold other models")
+        if not self.json_file:
+            raise InputError(f"{self.name} is a baseline; bundles hold other models")
+        values = {name.strip("_"): to_json_types(getattr(self, name)) for name in self.json_types}
+        content = values if len(values) > 1 else next(iter(values.values()))
+        return {self.json_file: json.dumps(content, sort_keys=True).encode()}
 
     @classmethod
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """Return the model from its hyperparameters and the output of `to_files`."""
-        raise InputError(f"{cls.name} is a baseline; bundles hold other models")
+        if not cls.json_file:
+            raise InputError(f"{cls.name} is a baseline; bundles hold other models")
+        model, content = cls(**params), json.loads(files[cls.json_file])
+        for name, kind in cls.json_types.items():
+            value = content[name.strip("_")] if len(cls.json_types) > 1 else content
+            setattr(model, name, from_json_types(kind, value))
+        return model
 
     def boosted_arrays(self) -> "BoostedArrays | None":
         """Return the fitted model as arrays that answer single problems, or None if it is not one ensemble of trees."""

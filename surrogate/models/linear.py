@@ -6,10 +6,9 @@ kernel on operation counts and input / output sizes. For another GPU it scales t
 bandwidths. Here candidates replace kernels, and slopes are efficiencies.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
 from surrogate.models.base import SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.baselines import MIN_US, peak_times
-from surrogate.models.json_types import Number, from_json_types, to_json_types
+from surrogate.models.json_types import Number, to_json_types
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
 
 MAX_VARIANCE = 3.0
@@ -76,6 +75,8 @@ class _Linear(TimeModel):
     """
 
     storable: ClassVar[bool] = True
+    json_file: ClassVar[str] = "coefficients.json"
+    json_types: ClassVar[Mapping[str, Any]] = {"fits_": Mapping[str, Ridge]}
     columns = staticmethod(dimension_columns)
     """Family → the columns of the model."""
 
@@ -125,17 +126,6 @@ class _Linear(TimeModel):
         guard = {"directions": minor / scale, "slopes": minor @ coefficients, "low": low, "high": high}
         guard_values: Any = {name: to_json_types(values) for name, values in guard.items()}
         return Ridge(weights=tuple(weights.tolist()), intercept=intercept, **guard_values)
-
-    def to_files(self) -> dict[str, bytes]:
-        """Return the coefficients as JSON."""
-        return {"coefficients.json": json.dumps(self.fits_, sort_keys=True).encode()}
-
-    @classmethod
-    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """Return the model from the output of `to_files`."""
-        model = cls(**params)
-        model.fits_ = from_json_types(Mapping[str, Ridge], json.loads(files["coefficients.json"]))
-        return model
 
 
 class LinearDims(_Linear):

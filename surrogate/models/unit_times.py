@@ -5,10 +5,9 @@ operator and element type, on each generation of GPUs and on all of them. Boards
 datasheet decides how their times differ. Near measured problems of the generation, the answer takes over their errors.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.roofline import exponentials_us
 from surrogate.models.base import SearchRange
 from surrogate.models.baselines import MIN_US, peak_times
-from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.least_squares import GroupLevel
 from surrogate.models.linear import LiEtAl
 
@@ -63,6 +61,8 @@ class UnitTimes(LiEtAl):
     storable: ClassVar[bool] = True
     on_request: ClassVar[bool] = True
     has_min_us: ClassVar[bool] = False
+    json_file: ClassVar[str] = "units.json"
+    json_types: ClassVar[Mapping[str, Any]] = dict.fromkeys(("coefficients_", "errors_"), Mapping[str, np.ndarray])
 
     shrinkage: Annotated[float, SearchRange(0.1, 10.0, log=True)] = 0.5
 
@@ -102,19 +102,6 @@ class UnitTimes(LiEtAl):
         names = ("library", *kinds, "algorithm")
         levels = ((*names, "generation"), names, names[:-1], names[:2])
         return [GroupLevel.of(joined(frame, each).to_numpy()) for each in levels]
-
-    def to_files(self) -> dict[str, bytes]:
-        """Return the coefficients and the errors as JSON."""
-        content = {"coefficients": to_json_types(self.coefficients_), "errors": to_json_types(self.errors_)}
-        return {"units.json": json.dumps(content, sort_keys=True).encode()}
-
-    @classmethod
-    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """Return the model from the output of `to_files`."""
-        model = cls(**params)
-        content = from_json_types(Mapping[str, Mapping[str, np.ndarray]], json.loads(files["units.json"]))
-        model.coefficients_, model.errors_ = dict(content["coefficients"]), dict(content["errors"])
-        return model
 
 
 def _coordinates(rows: Rows) -> np.ndarray:

@@ -1,9 +1,8 @@
 """`seer-paper`: SEER as published, from kernel counters: variant, class, instructions, DRAM traffic, waves, time."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ import pandas as pd
 from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError
 from surrogate.models.base import TimeModel
-from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, MeasuredKernels
 from surrogate.models.seer.kernels import COUNTERS
 from surrogate.models.seer.physics import feasible, in_domain, require_convolutions, sizes_of
@@ -56,6 +54,8 @@ class SeerPaper(TimeModel):
     help: ClassVar[str] = "SEER as published, from kernel counters (PACT 2021)"
     tunable: ClassVar[bool] = False
     storable: ClassVar[bool] = True
+    json_file: ClassVar[str] = "seer.json"
+    json_types: ClassVar[Mapping[str, Any]] = {"counted_": Mapping[str, AlgorithmFit], "fft_": Mapping[str, FftFit]}
 
     evaluations: int = EVALUATIONS
     random_state: int = 0
@@ -117,20 +117,6 @@ class SeerPaper(TimeModel):
             if fit:
                 bound[members] = fit.bound(sizes_of(frame.iloc[members]))
         return bound
-
-    def to_files(self) -> dict[str, bytes]:
-        """Return all fits as one JSON file."""
-        content = {"counted": self.counted_, "fft": self.fft_}
-        return {"seer.json": json.dumps(to_json_types(content), sort_keys=True).encode()}
-
-    @classmethod
-    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """Return the model from the output of `to_files`."""
-        content = json.loads(files["seer.json"])
-        model = cls(**params)
-        model.counted_ = from_json_types(Mapping[str, AlgorithmFit], content["counted"])
-        model.fft_ = from_json_types(Mapping[str, FftFit], content["fft"])
-        return model
 
 
 _NEEDED = tuple(name for name in COUNTERS if name != "waves")

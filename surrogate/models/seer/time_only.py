@@ -5,7 +5,6 @@ or bandwidth. So a coefficient is an efficiency, which transfers to other device
 changes nothing. Units: 1e6 flops over TFLOP/s, 1e3 sectors over GB/s; coefficients in µs.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -21,7 +20,7 @@ from surrogate.features.roofline import compute_us, mechanism_b_max, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.baselines import MIN_US
-from surrogate.models.json_types import Number, from_json_types, to_json_types
+from surrogate.models.json_types import Number
 from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
@@ -234,6 +233,8 @@ class SeerTimeOnly(TimeModel):
     name: ClassVar[str] = "seer-time-only"
     help: ClassVar[str] = "SEER's physics fitted to times alone, with analytical terms instead of counters"
     storable: ClassVar[bool] = True
+    json_file: ClassVar[str] = "fits.json"
+    json_types: ClassVar[Mapping[str, Any]] = {"fits_": Mapping[str, TileFit]}
 
     least_rows: Annotated[int, SearchRange(6, 40, log=True)] = 8
 
@@ -272,17 +273,6 @@ class SeerTimeOnly(TimeModel):
                         part_us[group] = fit.predict(part.terms, _form(key, part.terms), group)
             time_us[part.rows] = np.maximum(part_us, MIN_US)
         return time_us[index]
-
-    def to_files(self) -> dict[str, bytes]:
-        """Return every group's coefficients as JSON."""
-        return {"fits.json": json.dumps(to_json_types(self.fits_), sort_keys=True).encode()}
-
-    @classmethod
-    def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
-        """Return the model from the output of `to_files`."""
-        model = cls(**params)
-        model.fits_ = from_json_types(Mapping[str, TileFit], json.loads(files["fits.json"]))
-        return model
 
 
 _LEVELS = (
