@@ -82,9 +82,8 @@ def algorithm(name: str, library: str = "cudnn", direction: str = "fwd") -> Algo
     entry = _INDEX.get((library, direction, name))
     if entry is None:
         names = [a.name for a in algorithms(library, direction)]
-        raise InputError(
-            f"algorithm {name!r} is no {library} {direction} algorithm; known: {', '.join(names)}{nearest(name, names)}"
-        )
+        listed = f"{', '.join(names)}{nearest(name, names)}"
+        raise InputError(f"algorithm {name!r} is no {library} {direction} algorithm; known: {listed}")
     return entry
 
 

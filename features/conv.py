@@ -26,7 +26,7 @@ from . import roofline
 from . import terms as formulas
 from .algorithms import LIBRARIES, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
 from .elementwise import MAX_INT32, Number, ceil_div, checked_int, log2, log2_for, maximum, where
-from .errors import InputError, check_choice
+from .errors import InputError, check_choice, refusal
 from .family import DECLARED, Candidate, Family, Formula, ProblemTerms
 from .gpu import Gpu, gpu
 from .problem import FOLLOWS, PADDING, SIZE_COLUMNS, STEP, ConvColumns, InNetwork, Problem, Size, declared_sizes
@@ -105,24 +105,17 @@ class Conv(InNetwork):
             value = checked_int("conv", size.name, getattr(self, size.name), size.minimum, MAX_INT32)
             object.__setattr__(self, size.name, value)
         if self.dtype not in problems.DTYPES and str(self.dtype) in problems.ELEMENTS:
-            raise InputError(
-                f"dtype {self.dtype!r} is a type of matrix products; convolutions have {', '.join(problems.DTYPES)}"
-            )
+            raise refusal("product_type", dtype=self.dtype, dtypes=", ".join(problems.DTYPES))
         for name, choices in SETTINGS.items():
             check_choice(name, getattr(self, name), choices)
         if self.c % self.groups or self.k % self.groups:
-            raise InputError(
-                f"groups {self.groups} does not divide c {self.c} and k {self.k}; both must be multiples of groups"
-            )
+            raise refusal("groups", groups=self.groups, c=self.c, k=self.k)
         for axis, size, filter_size, pad, dilation in (
             ("height", self.h, self.r, self.pad_h, self.dilation_h),
             ("width", self.w, self.s, self.pad_w, self.dilation_w),
         ):
             if not formulas.fits(size, filter_size, pad, dilation):
-                raise InputError(
-                    f"the filter's {axis} {dilation * (filter_size - 1) + 1} (dilation included) exceeds the padded"
-                    f" input's {size + 2 * pad}; enlarge the input or the padding, or shrink the filter"
-                )
+                raise refusal("filter", axis=axis, extent=dilation * (filter_size - 1) + 1, padded=size + 2 * pad)
 
     out_h = property(formulas.out_h)
     out_w = property(formulas.out_w)
@@ -173,10 +166,7 @@ class Conv(InNetwork):
         """Elements of the filter."""
         return self.k * (self.c // self.groups) * self.r * self.s
 
-    @property
-    def multiply_adds(self) -> int:
-        """Half of `flops`."""
-        return self.flops // 2
+    multiply_adds = property(problems.half_of_flops)
 
     @property
     def is_gradient(self) -> bool:

@@ -8,7 +8,6 @@ functions of `FUNCTIONS`. Formulas are computed in float64; a division by 0 give
 
 import ast
 import math
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import InputError, RowError, nearest
+from .errors import InputError, RowError, nearest, read_toml, refusal
 
 Number = Any
 """A Python int or float, or a NumPy array. All arrays of one call have the same shape."""
@@ -111,25 +110,9 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
 }
 """Name → the function, and its minimum and maximum numbers of arguments."""
 _OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.true_divide,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.mod,
-    ast.Pow: np.power,
-    ast.USub: np.negative,
-    ast.UAdd: np.positive,
-    ast.Not: np.logical_not,
-    ast.And: np.logical_and,
-    ast.Or: np.logical_or,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
+    getattr(ast, node): getattr(np, name) for node, name in read_toml(__file__)["operations"].items()
 }
+"""Operation in Python's grammar → NumPy's function."""
 _Values = Mapping[str, Any]
 _Compute = Callable[[_Values], Any]
 
@@ -158,9 +141,7 @@ class ElementwiseFormula:
         try:
             compute = _compiled(tree, f"{context}: {text!r}", frozenset(available), names)
         except RecursionError:
-            raise InputError(
-                f"{context}: too many operations follow one another; put parts of them in brackets"
-            ) from None
+            raise refusal("operations", context=context) from None
         return cls(text, frozenset(names), compute)
 
     def value(self, values: _Values) -> Number:
@@ -214,7 +195,4 @@ def _compiled(node: ast.expr, context: str, available: frozenset[str], names: se
             if not low <= len(arguments) <= high:
                 raise InputError(f"{context}: {name} takes {low}{f' to {high}' * (high > low)} arguments")
             return lambda values: function(*(argument(values) for argument in arguments))
-    raise InputError(
-        f"{context}: {ast.unparse(node)!r} is no arithmetic; use numbers, names, + - * / // % **,"
-        f" comparisons, and, or, not, {', '.join(FUNCTIONS)}"
-    )
+    raise refusal("arithmetic", context=context, part=ast.unparse(node), functions=", ".join(FUNCTIONS))

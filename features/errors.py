@@ -61,6 +61,11 @@ class InputError(ValueError):
         super().__init__(message)
 
 
+def refusal(name: str, /, **fields: object) -> InputError:
+    """Return the error with a text of `refusals.toml` and the text's ``fields``."""
+    return InputError(read_toml(__file__, "refusals.toml")[name].format(**fields))
+
+
 FIRST_LINES = {".csv": 2, ".tsv": 2, ".jsonl": 1}
 """Ending of a text file → the line that holds its first row. Rows of other tables are counted from 1."""
 

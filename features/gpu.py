@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from typing import Any, TypeGuard
 
 from .elementwise import Number, maximum, where
-from .errors import InputError, nearest, parsed_toml, read_bounded
+from .errors import InputError, nearest, parsed_toml, read_bounded, refusal
 
 SCHEMA = 1
 _MAX_FIGURE = 1e12
@@ -77,10 +77,8 @@ def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, R
             raise InputError(f"{where}: a GPU's name is lower-case letters and digits joined by '-', as in my-gpu-16gb")
         architecture = row.get("architecture") if isinstance(row, dict) else None
         if _is_text(architecture) and architecture not in architectures:
-            hint = nearest(architecture, architectures)
-            raise InputError(
-                f"{where}: architecture {architecture!r} is unknown{hint}; known: {', '.join(architectures)}"
-            )
+            listed = f"{nearest(architecture, architectures)}; known: {', '.join(architectures)}"
+            raise InputError(f"{where}: architecture {architecture!r} is unknown{listed}")
         own = _checked(where, row, keys["gpu"], ChainMap(*keys.values()))
         rows[name] = {**architectures[own["architecture"]], **own}
     return architectures, rows
@@ -300,9 +298,7 @@ class GpuRegistry:
             for label in (board.name, *board.aliases):
                 other = labels.setdefault(_key(label), board)
                 if other.name != board.name:
-                    raise InputError(
-                        f"GPU name {label!r} belongs to {other.name} and to {board.name}; rename one of them"
-                    )
+                    raise refusal("gpu_twice", label=label, names=f"{other.name} and to {board.name}")
         object.__setattr__(self, "_labels", labels)
 
     def find(self, name: str) -> Gpu:
@@ -324,10 +320,7 @@ class GpuRegistry:
             return (common or fitting)[0]
         if fitting:
             raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
-        raise InputError(
-            f"GPU {name!r} is unknown{nearest(name, self.labels)}; `seer gpus` lists the names,"
-            f" and a file named in {ENVIRONMENT_VARIABLE} adds others"
-        )
+        raise refusal("gpu", name=name, hint=nearest(name, self.labels), variable=ENVIRONMENT_VARIABLE)
 
     @property
     def labels(self) -> list[str]:
@@ -380,9 +373,7 @@ class GpuRegistry:
             if fitting := [board for board in boards if board.sms == count]:
                 return fitting
         choices = ", ".join(f"{board.name} has {board.sms}" for board in boards) or "no GPU has this architecture"
-        raise InputError(
-            f"{architecture} with {units} compute units is no registered GPU ({choices}); give the GPU's name"
-        )
+        raise refusal("compute_units", architecture=architecture, units=units, choices=choices)
 
     def with_file(self, path: str | os.PathLike[str]) -> "GpuRegistry":
         """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the

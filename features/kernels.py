@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .elementwise import Number, ceil_div, maximum, minimum, round_up, where
-from .errors import InputError, read_toml
+from .errors import InputError, read_toml, refusal
 from .gpu import Gpu
 
 WARP_THREADS = 32
@@ -98,10 +98,7 @@ def resident(
 def sm_limits(compute_capability: float) -> SmLimits:
     """Return the `LIMITS` of a compute capability. Raises `InputError` if there are none."""
     if compute_capability not in LIMITS:
-        listed = ", ".join(map(str, LIMITS))
-        raise InputError(
-            f"compute capability {compute_capability!r} has no occupancy rules here; known (NVIDIA only): {listed}"
-        )
+        raise refusal("capability", capability=compute_capability, listed=", ".join(map(str, LIMITS)))
     return LIMITS[compute_capability]
 
 

@@ -113,9 +113,8 @@ def shared_sizes(classes: Iterable[type]) -> tuple[Size, ...]:
     for name in dict.fromkeys(name for columns in declared for name in columns):
         declarations = [columns[name] for columns in declared if name in columns]
         if len({(size.meaning, size.unit) for size in declarations}) > 1:
-            raise TypeError(
-                f"size {name} is declared with several meanings: {', '.join(s.meaning for s in declarations)}"
-            )
+            meanings = ", ".join(size.meaning for size in declarations)
+            raise TypeError(f"size {name} is declared with several meanings: {meanings}")
         sizes[name] = replace(declarations[0], minimum=min(size.minimum for size in declarations))
         if len(declarations) < len(declared):
             sizes[name] = replace(declarations[0], minimum=0, default=0)
@@ -136,6 +135,11 @@ STREAMED = "streamed"
 """The kind of a pass over memory with known traffic only. It belongs to no family."""
 Gradients = tuple[tuple[str, Any], ...]
 """Parts of a backward pass: name and problem."""
+
+
+def half_of_flops(problem: Any) -> int:
+    """Return half of a problem's `flops`: its multiply-adds."""
+    return int(problem.flops) // 2
 
 
 class InNetwork:

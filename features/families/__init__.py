@@ -10,7 +10,7 @@ from typing import Any
 
 from ..conv import CONV, Conv, is_driver_line
 from ..description import Description
-from ..errors import InputError, nearest
+from ..errors import InputError, nearest, refusal
 from ..family import Family
 from ..problem import setting
 from .described import DescribedFamily, DescribedProblem
@@ -113,10 +113,7 @@ class Families(dict[str, Family]):
         settings = {name: setting(name, value) for name, value in settings.items()}
         if isinstance(described, DescribedFamily):
             if kind != described.name:
-                raise InputError(
-                    f"problem {text!r}: the bundle is of the kernel {described.name}; write it as in"
-                    f" {described.example}"
-                )
+                raise refusal("other_kernel", text=text, name=described.name, example=described.example)
             family: Family[Any] = described
         else:
             default = self[DEFAULT_FAMILY]
@@ -181,7 +178,6 @@ def operator(kind: str, **sizes: Any) -> Operator:
     try:
         return cls(**sizes)
     except TypeError:
-        raise InputError(
-            f"{kind} needs {', '.join(cls.size_names())} (some have defaults) and may take"
-            f" {', '.join(cls.setting_names())}; {', '.join(sizes) or 'nothing'} came"
-        ) from None
+        names = map(", ".join, (cls.size_names(), cls.setting_names(), sizes or ["nothing"]))
+        texts = dict(zip(("sizes", "settings", "given"), names, strict=True))
+        raise refusal("operator", kind=kind, **texts) from None

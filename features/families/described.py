@@ -139,10 +139,8 @@ class DescribedFamily(Family[DescribedProblem]):
         if rest:
             raise InputError(f"problem {f'{kind}:{body}'!r} is not readable at {rest!r}; write it as in {self.example}")
         if missing := [name for name in names if name not in sizes]:
-            raise InputError(
-                f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; give every size of {kind},"
-                f" {', '.join(names)}, as in {self.example}"
-            )
+            rule = f"give every size of {kind}, {', '.join(names)}, as in {self.example}"
+            raise InputError(f"problem {f'{kind}:{body}'!r} lacks {', '.join(missing)}; {rule}")
         return self.problem(sizes, settings)
 
     def problem(self, sizes: Mapping[str, Number], setting: Mapping[str, str]) -> DescribedProblem:

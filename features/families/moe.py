@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
-from ..errors import InputError
+from ..errors import refusal
 from ..problem import ELEMENTS, MATHS, Size
 from ..roofline import Machine, waves_of
 from .operator import Misfit, Operator, register_operator
@@ -110,9 +110,7 @@ class Moe(Operator):
 
     def __post_init__(self) -> None:
         if self.routing != BALANCED and not _POWER_LAW.fullmatch(self.routing):
-            raise InputError(
-                f"moe: routing {self.routing!r} is unknown; known: {BALANCED}, power_law_1.2 and other exponents"
-            )
+            raise refusal("routing", routing=self.routing)
         Operator.__post_init__(self)
 
     @classmethod

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, maximum, where
-from ..errors import InputError
+from ..errors import refusal
 from ..gpu import Gpu
 from ..problem import INPUT, Gradients, Size
 from ..roofline import Machine
@@ -42,10 +42,7 @@ class CollectiveModel:
 
     def __post_init__(self) -> None:
         if not self.a <= self.c or self.max_gbs <= 0 or self.overhead_us < 0:
-            raise InputError(
-                f"collective model with a {self.a}, c {self.c}, max_gbs {self.max_gbs}, overhead_us"
-                f" {self.overhead_us}; give a ≤ c, a positive bandwidth and no negative overhead"
-            )
+            raise refusal("collective", model=self)
 
     def time_us(self, message_bytes: Number, factor: Number) -> Number:
         """Return the time in µs; ``factor`` is (n − 1)/n for all-to-all and 2(n − 1)/n for all-reduce."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from surrogate.features.errors import InputError, read_bounded, read_toml
 from surrogate.features.problem import QUANTISED
+from surrogate.network.network import TEXTS, refusal
 
 Json = Mapping[str, object]
 
@@ -155,10 +156,7 @@ class Checkpoint:
             modules = [f"model.layers.{layer}.{name}" for name in modules]
         found = dict.fromkeys(self._module_dtype(module) for module in modules)
         if len(found) > 1:
-            raise InputError(
-                f"quantization_config: {' and '.join(modules)} are one product, but have {' and '.join(found)};"
-                " give --dtype to time all products in one type"
-            )
+            raise refusal("one_product", modules=" and ".join(modules), dtypes=" and ".join(found))
         return next(iter(found))
 
     def _module_dtype(self, module: str) -> str:
@@ -193,11 +191,11 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
         rules = READERS[method]({"expert_dtype": text.get("expert_dtype"), **_object(quant)})
         return Checkpoint(base_dtype, model_type, rules)
     except _UnmeasuredError as reason:
+        dtypes = ", ".join((base_dtype, *QUANTISED))
         return Checkpoint(
             base_dtype,
             model_type,
-            refusal=f"{path}: quantization_config: {reason}; give --dtype, one of"
-            f" {', '.join((base_dtype, *QUANTISED))}, to time the products in that type instead",
+            refusal=TEXTS["refusals"]["untimed"].format(source=path, reason=reason, dtypes=dtypes),
         )
 
 
@@ -259,9 +257,7 @@ def _kv_dtype(quant: object) -> str:
         return ""
     name = _values(quant) if isinstance(quant, dict) else str(quant).lower()
     if name not in ("float8", "fp8", "fp8_e4m3"):
-        raise InputError(
-            f"quantization_config: a KV cache in {name} has no measured kernels; remove it from the file, or give fp8"
-        )
+        raise refusal("cache", name=name)
     return "fp8"
 
 

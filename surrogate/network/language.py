@@ -5,15 +5,16 @@ and hybrids, whose other layers have a state instead of attention (`language_mix
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features.errors import check_choice, read_toml
 from surrogate.features.families.attention import KV_DTYPES
 from surrogate.features.problem import QUANTISED
 from surrogate.network.checkpoint import Checkpoint, ModuleNames
 from surrogate.network.language_mixers import Mixer
+from surrogate.network.network import refusal, refuse
 
 ROUTING = "power_law_1.01"
 """The default distribution of tokens over experts: nearly even, but some experts have no tokens. It is the flattest
@@ -168,10 +169,7 @@ class Decoder:
     def require_context(self, tokens: int) -> None:
         """Raise `InputError` if a request has more tokens than the model supports, as servers do."""
         if 0 < self.positions < tokens:
-            raise InputError(
-                f"{self.name}: a request has {tokens} tokens, but the model supports {self.positions}"
-                " (max_position_embeddings); give fewer tokens, or a config.json with more positions"
-            )
+            raise refusal("context", source=self.name, tokens=tokens, positions=self.positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,28 +217,18 @@ class Deployment:
         """Raise `InputError` if the model cannot be divided in this way."""
         of_layers = {(kind.heads.queries, "heads") for kind in decoder.layers if kind.heads}
         of_mixer = {(mixer.heads, f"heads of {mixer.name}") for mixer in [decoder.mixer] if mixer}
+        experts, layers = decoder.experts, len(decoder.layers)
+        fields = {"source": decoder.name, "experts": experts, "layers": layers, "ranks": self.ranks, **asdict(self)}
         for heads, kind in sorted(of_layers) + sorted(of_mixer):
-            if heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel:
-                raise InputError(
-                    f"{decoder.name}: {heads} {kind} cannot be divided among {self.tensor_parallel} GPUs;"
-                    f" give --tensor-parallel a divisor of {heads}"
-                )
-        if not decoder.experts and self.routing != ROUTING:
-            raise InputError(f"{decoder.name} has no experts; leave out --routing")
-        if not decoder.experts and (self.expert_parallel > 1 or self.data_parallel > 1):
-            raise InputError(
-                f"{decoder.name} has no experts; leave out --expert-parallel and --attention-parallel, or add replicas"
-            )
-        if decoder.experts and (self.ranks % self.expert_parallel or decoder.experts % self.expert_parallel):
-            raise InputError(
-                f"{decoder.name}: {decoder.experts} experts on {self.ranks} GPUs cannot be divided into"
-                f" {self.expert_parallel} parts; give --expert-parallel a divisor of both"
-            )
-        if self.pipeline_parallel > len(decoder.layers):
-            raise InputError(
-                f"{decoder.name}: {len(decoder.layers)} layers cannot be divided into {self.pipeline_parallel} stages;"
-                " give a smaller --pipeline-parallel"
-            )
+            is_uneven = heads % self.tensor_parallel or decoder.vocabulary < self.tensor_parallel
+            refuse({"heads": is_uneven}, heads=heads, kind=kind, **fields)
+        refusals = {
+            "routed": not experts and self.routing != ROUTING,
+            "no_experts": not experts and (self.expert_parallel > 1 or self.data_parallel > 1),
+            "experts": experts and (self.ranks % self.expert_parallel or experts % self.expert_parallel),
+            "stages": self.pipeline_parallel > layers,
+        }
+        refuse(refusals, **fields)
         if self.kv_dtype:
             check_choice("kv_dtype", self.kv_dtype, KV_DTYPES)
 

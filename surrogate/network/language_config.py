@@ -22,6 +22,7 @@ from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
 from surrogate.network.language import FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
 from surrogate.network.language_fields import TABLE, ConfigFields, usual_names
 from surrogate.network.language_mixers import BOTH, MIXER, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
+from surrogate.network.network import refusal
 
 MAX_LAYERS = 1000
 MAX_EXPERTS = 1 << 16
@@ -66,10 +67,7 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     unread = [name for name, value in given.items() if value and name not in fields.used]
     unread = [name for name in unread if not _matches(name, TABLE["irrelevant"])]
     if kind not in FAMILIES and (structural := [name for name in unread if _matches(name, TABLE["structural"])]):
-        raise InputError(
-            f"{path}: model_type {kind!r} is unknown, and {near}, the nearest known type, has no field"
-            f" {structural[0]}; known types: {', '.join(FAMILIES)}"
-        )
+        raise refusal("no_field", source=path, kind=kind, near=near, field=structural[0], known=", ".join(FAMILIES))
     if unread:
         names = ", ".join(unread[:8]) + ", …" * (len(unread) > 8)
         notes.append(f"fields of {path.name} that are not understood, and left out: {names}")
@@ -165,10 +163,7 @@ def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
     if isinstance(source, Mapping):
         return Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
     if not isinstance(source, str | Path):
-        raise InputError(
-            f"config is a {type(source).__name__}; give the path of a config.json, its folder, or its content as a dict"
-            " (transformers: config.to_dict())"
-        )
+        raise refusal("config", kind=type(source).__name__)
     path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
     path = path / "config.json" if path.is_dir() else path
     return path, _json_of(path)
@@ -180,9 +175,7 @@ def _experts(fields: ConfigFields, family: DecoderFamily) -> dict[str, int]:
     inter = fields.required(family.experts)
     topk = fields.required("num_experts_per_tok")
     if topk > experts:
-        raise InputError(
-            f"{fields.path}: num_experts_per_tok is {topk}, but there are {experts} experts; give at most {experts}"
-        )
+        raise refusal("topk", source=fields.path, topk=topk, experts=experts)
     shared_count = fields.optional("n_shared_experts")
     shared = fields.optional("shared_expert_intermediate_size") or inter * shared_count
     return {"experts": experts, "topk": topk, "expert_inter": inter, "shared_inter": shared}
@@ -265,9 +258,7 @@ def _heads(own: ConfigFields, family: DecoderFamily, projected: int) -> Attentio
     multiquery = own.get("multi_query") and not own.get("new_decoder_architecture")
     groups = 1 if multiquery else own.optional("num_key_value_heads") or queries
     if not family.latent and queries % groups:
-        raise InputError(
-            f"{own.path}: num_key_value_heads is {groups}; give a divisor of num_attention_heads, {queries}"
-        )
+        raise refusal("kv_heads", source=own.path, groups=groups, queries=queries)
     dim = own.optional("head_dim") or own.required("hidden_size") // queries
     gates = dim if own.get("attention_output_gate") else int(family.head_gate)
     return AttentionHeads(queries, groups, dim, own.optional("v_head_dim") or dim, projected, gates)
@@ -324,10 +315,8 @@ def _json_of(path: Path) -> dict[str, object]:
             raise
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
         names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
-        raise InputError(
-            f"{path}: cannot be read ({reason}); give the path of a model's config.json from Hugging Face, or one of"
-            f" {', '.join(names)}{nearest(str(path), names, cutoff=NAME_CUTOFF)}"
-        ) from None
+        listed = f"{', '.join(names)}{nearest(str(path), names, cutoff=NAME_CUTOFF)}"
+        raise refusal("no_config", source=path, reason=reason, names=listed) from None
     return config if isinstance(config, dict) else {}
 
 
@@ -367,11 +356,8 @@ def _positions(fields: ConfigFields, kind: str) -> int:
     stated = fields.optional("max_position_embeddings")
     word = rope.config.get("rope_type", rope.config.get("type"))
     factor = rope.config.get("factor")
-    if (
-        kind == "gemma3"
-        or word in TABLE["scaled_types"]
-        or not (isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR)
-    ):
+    is_factor = isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR
+    if not is_factor or kind == "gemma3" or word in TABLE["scaled_types"]:
         return stated
     original = rope.optional("original_max_position_embeddings") if word == "yarn" else stated
     return max(stated, int(original * factor))

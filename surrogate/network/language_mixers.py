@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from surrogate.features.elementwise import ceil_div, round_up
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features.errors import read_toml
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network.language_fields import ConfigFields
+from surrogate.network.network import refusal
 from surrogate.network.operators import streamed
 
 Json = Mapping[str, Any]
@@ -190,10 +191,8 @@ def _layer_words(fields: ConfigFields, max_layers: int) -> list[str]:
         words = [meanings.get(str(word), "") for word in listed] if isinstance(listed, str | list) else []
         count = fields.optional("num_hidden_layers") or len(words)
         if "" in words or len(words) != count or not 0 < count <= max_layers:
-            raise InputError(
-                f"{fields.path}: {name} has {len(words)} layers, num_hidden_layers is {count}; give one of"
-                f" {', '.join(meanings)} for each of at most {max_layers} layers"
-            )
+            counts = {"given": len(words), "count": count, "maximum": max_layers}
+            raise refusal("words", source=fields.path, name=name, meanings=", ".join(meanings), **counts)
         return words
     count = fields.required("num_hidden_layers", maximum=max_layers)
     if word := fields.get("every_layer"):

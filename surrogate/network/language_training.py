@@ -1,24 +1,35 @@
-"""Build a training iteration of a language model: forward pass, loss, backward pass and optimizer, with its memory."""
+"""Build a training iteration of a language model: forward pass, loss, backward pass and optimizer, with its memory.
 
-from collections.abc import Sequence
-from dataclasses import replace
+The kernels are a prompt's kernels as `surrogate.network.language_step` has them, with these differences. Attention is
+causal and keeps no cache, norms and sums with the residual are separate kernels, and the head computes the logits of
+all positions. Each problem declares its gradients. Source of what autograd keeps: Korthikanti et al., "Reducing
+Activation Recomputation in Large Transformer Models" (2022), section 4.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from math import prod
 from pathlib import Path
+from typing import Any
 
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError
-from surrogate.features.families.attention import TRITON
-from surrogate.features.problem import DTYPES, ELEMENTS, QUANTISED
-from surrogate.network.language import Decoder, Deployment
+from surrogate.features.elementwise import ceil_div, checked_int
+from surrogate.features.families import Operator, operator_class
+from surrogate.features.families.attention import TRITON, AttentionOperator
+from surrogate.features.families.gemm import Bmm, Gemm
+from surrogate.features.families.operator import Image, Streamed
+from surrogate.features.problem import DTYPES, ELEMENTS, INPUT, QUANTISED, WEIGHT
+from surrogate.network.language import Decoder, Deployment, LayerKind
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import MAX_REQUESTS, Requests
-from surrogate.network.language_training_step import ADAPTED, TrainingStep
+from surrogate.network.language_step import MAX_REQUESTS, Requests, Step, StepKernel
 from surrogate.network.memory import LARGE, segment_bytes
-from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
+from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, ReadOptions, refuse
+from surrogate.network.operators import cast, elementwise, softmax, streamed
 from surrogate.network.optimizers import OPTIMIZER, add_step, step_text, trained_weights
 from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.runtime import with_runtime
-from surrogate.network.training import with_accumulation
+from surrogate.network.training import CAST, RECOMPUTED, backward, with_accumulation
 
 TRAINED_DTYPES = ("bf16", "fp16", "fp32")
 """Element types of trained weights."""
@@ -26,16 +37,244 @@ FROZEN_DTYPES = ("int4_wo", "int8_wo")
 """Element types of frozen weights that are unpacked before their products, as bitsandbytes does."""
 REFUSED_OPTIONS = ("prefill", "decode", "routing", "kv_dtype", "dims", "math", "layout")
 """Options that do not apply to the training of a language model."""
-NOTE = (
-    "the iteration ends with {optimizer}; attention is causal and one fused kernel (FlashAttention{version}; PyTorch's"
-    " memory-efficient one before Ampere); norms, rotations and gates are fused kernels; dropout, clipping and scaling"
-    " of gradients, and the loading of data are not included"
-)
-EXPERTS_NOTE = "experts are batched products, and every expert gets the same number of tokens"
-ADAPTER_NOTE = (
-    "adapters of rank {rank} on the products {products} of every layer ({parameters:,} trained weights), without"
-    " dropout; all other weights are frozen"
-)
+NOTES = TEXTS["notes"]
+ADAPTED = ("qkv_proj", "o_proj", "gate_up_proj", "up_proj", "down_proj")
+"""Products with adapters: all products of a layer, as peft's ``target_modules="all-linear"``."""
+METRICS = 2
+"""Cross-entropies that the training code computes from the logits as metrics.
+
+Source: mosaicml/llm-foundry, ``use_train_metrics``: LanguageCrossEntropy and LanguagePerplexity.
+"""
+UNPACK = "unpack_weights"
+INDEX_BYTES = 8
+"""Bytes of a token's number and of its label, each an int64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStep(Step):
+    """The kernels of a forward pass in training.
+
+    Attributes
+    ----------
+    master
+        Element type of trained weights, their gradients and their states.
+    rank
+        Rank of the adapters that are trained instead of the weights; 0: all weights are trained.
+    frozen
+        Element type of the layers' frozen weights, if they are unpacked before their products; else "".
+    """
+
+    master: str
+    rank: int = 0
+    frozen: str = ""
+
+    def blocks(self) -> list[list[Layer]]:
+        """Return the layers of the forward pass: the embedding, each decoder layer, and the head with the loss."""
+        return [
+            self._block("", list(self.first_kernels())),
+            *(self._block(f"layers.{number}.", self.by_kind[kind]) for number, kind in enumerate(self.layers)),
+            self._block("", list(self.last_kernels())),
+        ]
+
+    def _block(self, prefix: str, kernels: Sequence[StepKernel]) -> list[Layer]:
+        """Return the layers of kernels, with the passes that prepare their weights in front."""
+        layers = []
+        trained = sum(kernel.weights for kernel in kernels if self.trains(kernel.name))
+        unpacked = sum(kernel.weights for kernel in kernels if self.is_packed(prefix, kernel.name))
+        if trained and self.master != self.dtype:
+            layers.append(Layer(f"{prefix}{CAST}", CAST, cast(trained, self.master, self.dtype), (INPUT,)))
+        if unpacked:
+            packed = ceil_div(round(unpacked * ELEMENTS[self.frozen].weight_bytes), DTYPES[self.dtype])
+            layers.append(Layer(f"{prefix}{UNPACK}", UNPACK, streamed(UNPACK, [(packed,)], [(unpacked,)], self.dtype)))
+        for name, problem, weights in kernels:
+            is_trained = self.trains(name) and weights > 0
+            gradients = (INPUT, WEIGHT) if is_trained else (INPUT,)
+            layers.append(Layer(f"{prefix}{name}", name, problem, gradients, weights * is_trained))
+        return layers
+
+    def trains(self, name: str) -> bool:
+        """Return whether the weights of a kernel are trained."""
+        return not self.rank or ".lora_" in name
+
+    def is_packed(self, prefix: str, name: str) -> bool:
+        """Return whether the weights of a kernel are stored in `frozen`."""
+        return bool(self.frozen and prefix) and name in ADAPTED
+
+    def layer(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield a layer: attention and MLP, each after a norm and followed by the sum with the residual."""
+        post = [self.norm()] * self.decoder.family.post_norms
+        residual = StepKernel("residual", elementwise("add", (self.tokens, self.decoder.hidden), self.dtype))
+        mlp = self.expert_kernels(kind) if kind.routes else self.dense("", self.decoder.inter, kind)
+        yield from (self.norm(), *self.attention(kind), *post, residual)
+        yield from (self.norm(), *mlp, *post, residual)
+
+    def expert_kernels(self, kind: LayerKind) -> Iterator[StepKernel]:
+        """Yield the router, and the experts as batched products; every expert gets the same number of tokens.
+
+        The tokens are gathered by expert before, and summed with the router's weights after.
+        """
+        d, chosen = self.decoder, self.tokens * self.decoder.topk
+        rows, width = ceil_div(chosen, d.experts), d.expert_inter * (1 + d.family.gated)
+        products = partial(Bmm, batch=d.experts, m=rows, dtype=self.dtype, math="default")
+        yield from self.product("router", d.hidden, d.experts, layer=None)
+        yield StepKernel("experts.gather", elementwise("copy", (chosen, d.hidden), self.dtype))
+        yield StepKernel("experts.up_proj", products(n=width, k=d.hidden), d.experts * d.hidden * width)
+        yield from self.activation("experts.", d.expert_inter, chosen)
+        down = products(n=d.hidden, k=d.expert_inter)
+        yield StepKernel("experts.down_proj", down, d.experts * d.hidden * d.expert_inter)
+        summed = streamed("sum", [(chosen, d.hidden)], [(self.tokens, d.hidden)], self.dtype)
+        yield StepKernel("experts.sum", summed)
+        if d.shared_inter:
+            yield from self.dense("shared.", d.shared_inter, kind)
+
+    def attention_kernel(self, kind: type[AttentionOperator], group: Requests, sizes: Mapping[str, Any]) -> StepKernel:
+        """Return causal attention in the decoder's variant."""
+        return Step.attention_kernel(self, kind, group, {**sizes, "variant": self.decoder.attention})
+
+    def norm(self) -> StepKernel:
+        """Return a norm."""
+        fields: dict[str, Any] = {"n": self.tokens, "c": self.decoder.hidden, "dtype": self.dtype}
+        problem = operator_class(self.decoder.family.norm)(**fields)
+        return StepKernel("norm", problem, self.decoder.hidden)
+
+    def rope(self, queries: int, keys: int) -> StepKernel:
+        """Return the rotation of queries and keys."""
+        return StepKernel("rope", elementwise("copy", (self.tokens, queries + keys), self.dtype))
+
+    def activation(self, prefix: str, width: int, rows: int = 0) -> Iterator[StepKernel]:
+        """Yield the activation of an MLP, and its product with the gate's other half."""
+        family, shape = self.decoder.family, (rows or self.tokens, width)
+        yield StepKernel(f"{prefix}activation", elementwise(family.activation, shape, self.dtype))
+        if family.gated:
+            yield StepKernel(f"{prefix}gate", elementwise("mul", shape, self.dtype))
+
+    def product(
+        self, name: str, inputs: int, outputs: int, *, layer: int | None, rows: int = 0, fused: bool = True
+    ) -> Iterator[StepKernel]:
+        """Yield a product in the compute type and, if it has adapters, their two products, scale and sum."""
+        rows = rows or self.tokens
+        product = Gemm(m=rows, n=outputs, k=inputs, dtype=self.dtype, math="default")
+        yield StepKernel(name, product, (inputs + (name in self.decoder.biases)) * outputs)
+        for part, width in enumerate(self._adapted_widths(name, outputs) if self.rank else ()):
+            prefix = f"{name}.lora_"
+            for letter, m, k in (("a", self.rank, inputs), ("b", width, self.rank)):
+                small = Gemm(m=rows, n=m, k=k, dtype=self.dtype, math="default")
+                yield StepKernel(f"{prefix}{letter}.{part}", small, m * k)
+            yield StepKernel(f"{prefix}scale.{part}", elementwise("mul_scalar", (rows, width), self.dtype))
+            yield StepKernel(f"{prefix}sum.{part}", elementwise("add", (rows, width), self.dtype))
+
+    def _adapted_widths(self, name: str, outputs: int) -> list[int]:
+        """Return the widths of the products with adapters that one kernel computes; empty without adapters."""
+        d = self.decoder
+        if name not in ADAPTED:
+            return []
+        keys = d.kv_heads * d.head_dim
+        qkv = [outputs] if d.family.fused_qkv else [outputs - 2 * keys, keys, keys]
+        return {"qkv_proj": qkv, "gate_up_proj": [d.inter] * 2}.get(name, [outputs])
+
+    def last_kernels(self) -> Iterator[StepKernel]:
+        """Yield the last norm, the logits of all positions and the loss: a fused kernel, or PyTorch's own in fp32."""
+        vocabulary = self.decoder.vocabulary
+        logits = (self.tokens, vocabulary)
+        yield self.norm()
+        yield from self.product("lm_head", self.decoder.hidden, vocabulary, layer=None)
+        if self.decoder.family.fused_loss:
+            yield StepKernel("loss", streamed("cross_entropy", [logits], [(self.tokens, 1)], self.dtype))
+            for _ in range(METRICS):
+                yield from self.cross_entropy("metric.", self.master)
+        else:
+            yield from self.cross_entropy("", "fp32")
+
+    def cross_entropy(self, prefix: str, dtype: str) -> Iterator[StepKernel]:
+        """Yield PyTorch's loss over the vocabulary, computed in ``dtype``."""
+        logits = (self.tokens, self.decoder.vocabulary)
+        if self.dtype != dtype:
+            yield StepKernel(f"{prefix}logits", cast(prod(logits), self.dtype, dtype))
+        yield StepKernel(f"{prefix}log_softmax", softmax(logits, -1, dtype))
+        yield StepKernel(f"{prefix}loss", streamed("nll_loss", [(self.tokens, 1)], [(1,)], dtype))
+
+    def gradient_layers(self, layer: Layer) -> list[Layer]:
+        """Return the layers of a layer's gradients; the last one has the number of weights with complete gradients."""
+        d, name, parameters = self.decoder, layer.operator, layer.parameters
+        replaced = self._replaced_gradients(layer)
+        layers = list(backward(layer)) if replaced is None else []
+        for problem in [*(replaced or ()), *self._further_gradients(layer)]:
+            layers.append(Layer(f"{layer.name}.grad_{problem.kind}", f"{name}.grad_{problem.kind}", problem))
+        if d.tied and not self.rank:  # the gradient of a tied table is complete after the embedding's gradient
+            parameters = {"lm_head": 0, "embedding": d.vocabulary * d.hidden}.get(name, parameters)
+        return [*layers[:-1], replace(layers[-1], parameters=parameters)] if layers else []
+
+    def _replaced_gradients(self, layer: Layer) -> list[Operator] | None:
+        """Return the backward pass of a layer if it is not the one of its problem; else None."""
+        name, problem = layer.operator, layer.problem
+        if name == "loss" and not self.decoder.family.fused_loss:  # zeros, except at each position's label
+            return [elementwise("fill", (self.tokens, self.decoder.vocabulary), "fp32")]
+        if name in (CAST, UNPACK, "logits") and isinstance(problem, Operator):
+            return [problem]  # a cast back has the same traffic; unpacked weights were not kept
+        if self.rank and name in ("embedding", "positions"):  # frozen
+            return []
+        # A metric has no gradient; the gradient of an adapter's sum is added where both branches begin.
+        return [] if ".lora_sum." in name or name.startswith("metric.") else None
+
+    def _further_gradients(self, layer: Layer) -> list[Operator]:
+        """Return autograd's further kernels: copies into one tensor, empty gradients, and sums of two gradients."""
+        d, name = self.decoder, layer.operator
+        if name == "attention":  # the gradients of queries, keys and values
+            return [elementwise("copy", (self.tokens, (d.heads + 2 * d.kv_heads) * d.head_dim), self.dtype)]
+        if name == "embedding" and not self.rank:
+            table = (d.vocabulary, d.hidden)
+            return [elementwise(kind, table, self.dtype) for kind in ("fill", "add")[: 1 + d.tied]]
+        if name in d.biases and not self.rank:  # the bias's gradient is a sum over the tokens
+            width = getattr(layer.problem, "n", 1)
+            return [streamed("sum", [(self.tokens, width)], [(1, width)], self.dtype)]
+        if ".lora_a." in name:
+            return [elementwise("add", (self.tokens, getattr(layer.problem, "k", 1)), self.dtype)]
+        return []
+
+    def saved_bytes(self, layer: Layer) -> int:
+        """Return the bytes of activations that autograd keeps for the gradients of a layer; each tensor counts once."""
+        problem, itemsize = layer.problem, DTYPES[self.dtype]
+        name = layer.operator.removeprefix("experts.").removeprefix("shared.")
+        if isinstance(problem, AttentionOperator):  # queries, keys, values, the result, and a sum per row in fp32
+            return round(problem.dram_bytes + 4 * problem.batch * problem.heads * problem.query_length)
+        if isinstance(problem, Gemm):  # attention keeps its own result, and the frozen product an adapter's input
+            is_kept = name == "o_proj" or ".lora_a." in name
+            return 0 if is_kept else problem.batch * problem.m * problem.k * itemsize
+        if isinstance(problem, Streamed) and name == "query_norm":
+            return problem.reads * itemsize
+        tensors = {"norm": 1, "activation": 1, "gate": 2}.get(name, 0) if isinstance(problem, Image) else 0
+        return tensors * getattr(problem, "elements", 0) * itemsize
+
+    def recomputed(self, block: Sequence[Layer]) -> list[Layer]:
+        """Return the layers of a block that its backward pass computes again, under checkpointing.
+
+        They end before the last layer that keeps a tensor: then all kept tensors exist. Source: PyTorch,
+        ``torch.utils.checkpoint``, ``set_checkpoint_early_stop``.
+        """
+        last = max(index for index, layer in enumerate(block) if self.saved_bytes(layer))
+        return [replace(each, name=f"{each.name}{RECOMPUTED}", gradients=(), parameters=0) for each in block[:last]]
+
+    def activation_bytes(self, blocks: Sequence[Sequence[Layer]], *, checkpointing: bool) -> tuple[int, int]:
+        """Return the bytes of activations and of their gradients at the beginning and at the end of the backward pass.
+
+        ``blocks`` are `blocks`. At the beginning it has the kept tensors of all blocks, and the logits with their
+        gradients. At the end it has those of the first blocks.
+        """
+        hidden_bytes, itemsize = self.tokens * self.decoder.hidden * DTYPES[self.dtype], DTYPES[self.dtype]
+        saved = [sum(map(self.saved_bytes, block)) for block in blocks]
+        inner = saved[1:-1]
+        kept = len(inner) * hidden_bytes + max(inner) if checkpointing else sum(inner)
+        # The gradients of the widest tensor, as read and as written.
+        products = [each.problem for block in blocks[1:-1] for each in block if isinstance(each.problem, Gemm)]
+        transient = 2 * max(each.batch * each.m * each.n for each in products) * itemsize
+        # A fused loss has the logits and their gradients, PyTorch's also three tensors in fp32.
+        logits = (
+            self.tokens
+            * self.decoder.vocabulary
+            * (2 * itemsize if self.decoder.family.fused_loss else itemsize + 3 * DTYPES["fp32"])
+        )
+        inputs = 2 * INDEX_BYTES * self.tokens
+        return inputs + kept + saved[-1] + max(logits, transient), inputs + max(inner) + transient
 
 
 def read_training(path: Path, options: ReadOptions) -> Network:
@@ -86,26 +325,23 @@ def read_training(path: Path, options: ReadOptions) -> Network:
         **_memory_fields(step, blocks, trained, options),
         state_bytes=state_bytes,
     )
-    notes = [
-        *decoder.notes,
-        NOTE.format(optimizer=step_text(optimizer), version=" 1 in Triton" if decoder.attention else ""),
-    ]
+    version = " 1 in Triton" if decoder.attention else ""
+    notes = [*decoder.notes, NOTES["language_training"].format(optimizer=step_text(optimizer), version=version)]
     if decoder.experts:
-        notes.append(EXPERTS_NOTE)
+        notes.append(NOTES["batched_experts"])
     if (stored := decoder.main_dtype(None)) in QUANTISED and not step.frozen:
         notes.append(f"the file stores weights in {stored}; they are unpacked once, and trained in {step.master}")
     if step.rank:
         absent = "up_proj" if decoder.family.gated else "gate_up_proj"
         products = ", ".join(name for name in ADAPTED if name != absent)
-        notes.append(ADAPTER_NOTE.format(rank=step.rank, products=products, parameters=trained))
+        notes.append(NOTES["adapters"].format(rank=step.rank, products=products, parameters=trained))
     network = with_accumulation(replace(network, notes=tuple(notes)), options.accumulate)
     return with_runtime(with_cluster(network, cluster_of(str(path), options)), options.runtime, options.host)
 
 
 def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> TrainingStep:
     """Return the forward pass. Raises `InputError` for options and models that are not trained."""
-    if option := next((name for name in REFUSED_OPTIONS if getattr(options, name)), None):
-        raise InputError(f"{path}: --{option.replace('_', '-')} does not apply to training; leave it out")
+    option = next((name.replace("_", "-") for name in REFUSED_OPTIONS if getattr(options, name)), "")
     heads, widths = {kind.heads for kind in decoder.layers}, {kind.inter for kind in decoder.layers if kind.inter}
     parts = {
         decoder.mixer.name if decoder.mixer else "": decoder.mixer,
@@ -118,33 +354,31 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
         "an embedding of every layer": decoder.layer_inputs,
         "a limit of scores or logits (softcapping)": decoder.is_capped,
     }
-    if part := next((name for name, has in parts.items() if has), None):
-        raise InputError(f"{path}: {part} is not predicted in training; give another model")
-    if decoder.experts and options.lora:
-        raise InputError(
-            f"{path}: adapters of routed experts are not predicted; leave out --lora, or give a dense model"
-        )
-    if decoder.attention not in ("", TRITON):
-        raise InputError(f"{path}: attn_impl {decoder.attention!r} is not predicted in training; give flash or triton")
-    if options.sequence is None:
-        raise InputError(f"{path}: training needs --sequence TOKENS, the length of each sample")
-    decoder.require_context(options.sequence)
-    batch, rank = checked_int(str(path), "batch", options.batch or 1, maximum=MAX_REQUESTS), options.lora or 0
-    is_frozen = options.dtype in FROZEN_DTYPES
-    if is_frozen and not rank:
-        raise InputError(f"{path}: weights in {options.dtype} are not trained; add --lora RANK for adapters")
-    if is_frozen and options.fsdp > 1:
-        raise InputError(f"{path}: --fsdp of weights in {options.dtype} is not predicted; give --data-parallel")
-    if options.amp and options.dtype and not is_frozen:
-        raise InputError("--amp keeps weights in fp32, and --dtype changes them; leave out one of the two")
+    part = next((name for name, has in parts.items() if has), "")
+    sequence, rank, is_frozen = options.sequence or 0, options.lora or 0, options.dtype in FROZEN_DTYPES
+    refusals = {
+        "untrainable": option,
+        "part": part,
+        "routed_adapters": decoder.experts and rank,
+        "attention": decoder.attention not in ("", TRITON),
+        "sequence": not sequence,
+    }
+    refuse(refusals, source=path, option=option, part=part, attention=decoder.attention)
+    decoder.require_context(sequence)
+    batch = checked_int(str(path), "batch", options.batch or 1, maximum=MAX_REQUESTS)
     dtype = options.amp or (decoder.dtype if is_frozen else options.dtype) or decoder.dtype
-    if dtype not in TRAINED_DTYPES:
-        raise InputError(f"{path}: training in {dtype} is not predicted; give --amp bf16, or --dtype bf16 or fp16")
+    refusals = {
+        "frozen": is_frozen and not rank,
+        "frozen_shards": is_frozen and options.fsdp > 1,
+        "amp_and_dtype": options.amp and options.dtype and not is_frozen,
+        "trained_dtype": dtype not in TRAINED_DTYPES,
+    }
+    refuse(refusals, source=path, dtype=options.dtype if is_frozen else dtype)
     return TrainingStep(
         decoder=decoder,
-        groups=[Requests(batch, options.sequence, options.sequence)],
+        groups=[Requests(batch, sequence, sequence)],
         deployment=Deployment(dtype=dtype),
-        tokens=batch * options.sequence,
+        tokens=batch * sequence,
         master="fp32" if options.amp else dtype,
         rank=rank,
         frozen=options.dtype if options.dtype and is_frozen else "",
