@@ -23,6 +23,12 @@ class UnsupportedError(Exception):
     """The problem of a call cannot be derived; the text names the missing or wrong part."""
 
 
+def require(fits: object, reason: str) -> None:
+    """Raise `UnsupportedError` with the ``reason`` unless the arguments of a call fit."""
+    if not fits:
+        raise UnsupportedError(reason)
+
+
 class Unknown(Enum):
     """The value of an argument that the call had but that was not recorded; a missing key means the default value."""
 
@@ -150,8 +156,7 @@ class Call:
         numbers = tuple(number for number in values if isinstance(number, int) and not isinstance(number, bool))
         if len(values) == 1:
             numbers *= count
-        if len(numbers) != count or len(values) not in (1, count):
-            raise UnsupportedError(f"{name} unknown")
+        require(len(numbers) == count and len(values) in (1, count), f"{name} unknown")
         return numbers
 
     def is_recorded(self, *names: str) -> bool:

@@ -12,7 +12,7 @@ from surrogate.features.families import NetworkProblem
 from surrogate.features.families.rowwise import BiasBackward
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators
-from surrogate.network.aten_call import PRODUCT_TYPES, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import PRODUCT_TYPES, Call, Shape, Tensor, UnsupportedError, require
 from surrogate.network.network import PART_3D, Layer
 
 Layers = Iterator[Layer]
@@ -38,8 +38,7 @@ def solve_stride_and_padding(
             strides = range(stride, stride + 1) if span // stride + 1 == output else range(0)
         if strides:
             solutions[padding] = strides
-    if len(solutions) != 1 or max(map(len, solutions.values())) != 1:
-        raise UnsupportedError("stride and padding of the convolution")
+    require(list(map(len, solutions.values())) == [1], "stride and padding of the convolution")
     padding, strides = next(iter(solutions.items()))
     return strides[0], padding
 
@@ -53,8 +52,7 @@ def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> o
     # Values per axis; None if they are not recorded.
     dilation = call.numbers("dilation", rank, 1) if call.is_recorded("dilation") else (1,) * rank
     stride = call.numbers("stride", rank, 1) if call.is_recorded("stride") else None
-    if min((*dilation, *(stride or (1,)))) < 1 or len(size) != rank:
-        raise UnsupportedError("attributes do not fit the filter")
+    require(min((*dilation, *(stride or (1,)))) > 0 and len(size) == rank, "attributes do not fit the filter")
     # Elements that a dilated filter spans.
     extents = [step * (width - 1) + 1 for step, width in zip(dilation, kernel, strict=True)]
     if stride is not None and call.is_recorded("padding"):
@@ -94,21 +92,18 @@ def _convolution(call: Call) -> Conv:
     """Return the problem of a convolution or transposed convolution of any rank."""
     image = call.shape("input", "self")
     filters = call.shape("weight")
-    if len(filters) != len(image):
-        raise UnsupportedError("without batch")
+    require(len(filters) == len(image), "without batch")
     transposed = call.arguments.get("transposed") is True or "transpose" in call.op.lower()
     output = call.shape("grad_output") if "grad_output" in call.arguments else call.output_shape
     if transposed:  # it is the gradient of the convolution from its output to its input
         image, output = call.required_output_shape() if output is None else output, image
-    if len(image) != len(filters):
-        raise UnsupportedError(f"a result of {len(image)} sizes, not {len(filters)}")
+    require(len(image) == len(filters), f"a result of {len(image)} sizes, not {len(filters)}")
     groups = image[1] // max(filters[1], 1)
     if call.is_recorded("groups"):
         groups = call.number("groups", 1)
     elif groups * filters[1] != image[1]:
         raise UnsupportedError("groups of the convolution")
-    if output is not None and (output[:1], output[1:2]) != (image[:1], filters[:1]):
-        raise UnsupportedError("output does not fit the filter")
+    require(output is None or (output[:1], output[1:2]) == (image[:1], filters[:1]), "output does not fit the filter")
     window = window_of(call, image[2:], filters[2:], None if output is None else output[2:])
     forward = operators.convolution(image, filters, window, groups=groups, dtype=PRODUCT_TYPES.get(call.op, call.dtype))
     layout = "NHWC" if any(tensor.channels_last for tensor in _images(call).values()) else "NCHW"

@@ -14,7 +14,7 @@ from surrogate.features.families.operator import REDUCE
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import DTYPES
 from surrogate.network import operators
-from surrogate.network.aten_call import PRODUCT_TYPES, Call, Tensor, UnsupportedError
+from surrogate.network.aten_call import PRODUCT_TYPES, Call, Tensor, require
 from surrogate.network.dispatch_convolutions import Layers
 from surrogate.network.dispatch_rules import attention
 
@@ -44,8 +44,7 @@ def attention_with_heads(call: Call) -> Layers:
         if isinstance(past, Tensor) and past.shape and len(past.shape) == len(shape) == 4:
             length, width = shape[-2:]
             shape = (*shape[:2], length + past.shape[2], width)
-        if len(shape) != 4 or 0 in shape:
-            raise UnsupportedError("operands do not fit")
+        require(len(shape) == 4 and 0 not in shape, "operands do not fit")
         tensors[name] = replace(tensor, shape=shape)
     has_scores = len(call.outputs) in (2, 4)
     if len(call.outputs) > 2 and call.op == "Attention":
@@ -85,8 +84,7 @@ def einsum(call: Call) -> Layers:
         return prod(sizes[label] for label in set(labels))
 
     terms = [axes(term, len(shape)) for term, shape in zip(source.split(","), shapes, strict=False)]
-    if [len(term) for term in terms] != [len(shape) for shape in shapes]:
-        raise UnsupportedError("operands do not fit")
+    require(list(map(len, terms)) == list(map(len, shapes)), "operands do not fit")
     for label, size in zip(chain(*terms), chain(*shapes), strict=True):
         sizes[label] = max(size, sizes.get(label, 1))
     counts = Counter(chain(*terms))

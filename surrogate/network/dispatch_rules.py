@@ -19,7 +19,7 @@ from surrogate.features.families.rowwise import CHANNELS_LAST, POINTWISE_CLASSES
 from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network import operators
-from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, UNKNOWN, Call, Shape, Tensor, UnsupportedError
+from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, UNKNOWN, Call, Shape, Tensor, UnsupportedError, require
 from surrogate.network.dispatch_convolutions import Layers, gradient_problem, window_of
 from surrogate.network.network import PART_3D
 
@@ -42,8 +42,7 @@ def matmul(call: Call) -> Layers:
     right = (*right[:-2], *right[:-3:-1]) if call.number("transB", 0) else right
     left = (1, *left) if len(left) == 1 else left
     right = (*right, 1) if len(right) == 1 else right
-    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
-        raise UnsupportedError("operands do not fit")
+    require(min(len(left), len(right)) > 1 and left[-1] == right[-2], "operands do not fit")
     bias = call.op == "addmm" or isinstance(call.arguments.get("bias"), Tensor)
     # If all products share the second operand, the rows of the batch form one product.
     try:
@@ -64,8 +63,7 @@ def grouped_matmul(call: Call) -> Layers:
     """
     left, right, result = call.shape("self"), call.shape("mat2"), call.required_output_shape()
     groups = next((shape[0] for shape in (right, left, result) if len(shape) == 3), 0)
-    if not groups or left[-1] != right[-2]:
-        raise UnsupportedError("operands do not fit")
+    require(groups and left[-1] == right[-2], "operands do not fit")
     m, n, k = left[-2], right[-1], left[-1]
     if len(left) != len(right):
         groups = min(groups, m if len(left) == 2 else n)  # no more groups than rows
@@ -159,8 +157,7 @@ def batch_norm(call: Call) -> Layers:
 def norm(call: Call) -> Layers:
     """Yield layer, RMS, Lp, group or instance norm, or its gradient."""
     size: Shape = call.shape()
-    if not size:
-        raise UnsupportedError("0-D")
+    require(size, "0-D")
     op = call.op.lower()
     is_gradient = op.endswith("backward")
     normalized_shape = call.arguments.get("normalized_shape")
@@ -197,10 +194,8 @@ def pool(call: Call) -> Layers:
     if len(size) == rank + 1:
         size = (1, *size)
         result = None if result is None else (1, *result)
-    if not 1 <= rank == len(size) - 2:
-        raise UnsupportedError(f"{rank}-D pooling of {len(size)} sizes")
-    if result is not None and len(result) != len(size):
-        raise UnsupportedError(f"a result of {len(result)} sizes, not {len(size)}")
+    require(1 <= rank == len(size) - 2, f"{rank}-D pooling of {len(size)} sizes")
+    require(len(result or size) == len(size), f"a result of {len(result or ())} sizes, not {len(size)}")
     pad = (0,) * rank
     if "adaptive" in call.op or call.op.startswith("Global"):  # windows of ⌈in / out⌉ at strides of ⌊in / out⌋
         result = result or (*size[:2], *call.numbers("output_size", rank, 1))
@@ -209,8 +204,7 @@ def pool(call: Call) -> Layers:
         stride = tuple(max(1, extent // count) for extent, count in pairs)
     else:
         kernel = call.numbers("kernel_size", rank, 1)
-        if not call.is_recorded("stride", "padding"):
-            raise UnsupportedError("window, stride and padding")
+        require(call.is_recorded("stride", "padding"), "window, stride and padding")
         pooled = call if call.value("stride") else replace(call, arguments={**call.arguments, "stride": kernel})
         begin, end, stride, _ = window_of(pooled, size[2:], kernel, None)
         pad = tuple(map(min, begin, end))
@@ -229,11 +223,9 @@ def softmax(call: Call) -> Layers:
     if call.number("opset", 13) < 13:
         axis = call.number("dim", 1)
         size, call = (prod(size[:axis]), prod(size[axis:])), replace(call, arguments={**call.arguments, "dim": 1})
-    if not call.is_recorded("dim") and len(size) > 2:
-        raise UnsupportedError("the dimension that it reduces")
+    require(call.is_recorded("dim") or len(size) < 3, "the dimension that it reduces")
     axis = call.number("dim", -1) if call.is_recorded("dim") else -1
-    if not -len(size) <= axis < len(size):
-        raise UnsupportedError(f"axis {axis}")
+    require(-len(size) <= axis < len(size), f"axis {axis}")
     problem = operators.softmax(size, axis, call.dtype)
     yield call.layer(gradient_problem(problem, INPUT)[1] if "backward" in call.op else problem)
 
@@ -243,12 +235,10 @@ def embedding(call: Call) -> Layers:
     table = call.shape("weight")
     lookups = prod(call.shape("indices"))
     bag = 1
-    if len(table) != 2:
-        raise UnsupportedError("operands do not fit")
+    require(len(table) == 2, "operands do not fit")
     if "bag" in call.op:
         bags = call.shape("offsets")[0] if call.output_shape is None else prod(call.output_shape[:-1])
-        if call.output_shape is None and lookups % max(bags, 1):
-            raise UnsupportedError("size of a bag")
+        require(call.output_shape is not None or lookups % max(bags, 1) == 0, "size of a bag")
         bag = max(1, lookups // max(1, bags))
     rows, dim = table
     batch = max(1, lookups // bag)
@@ -280,8 +270,8 @@ def lookup(call: Call, kind: str) -> Layers:
     width = prod(call.output_shape[1:]) if call.output_shape else 0
     if not width:
         width = tables * weights[1] if len(weights) == 2 else call.number("total_D", 0)
-    if batch < 1 or width < 1 or width % tables or (call.output_shape and call.output_shape[0] != batch):
-        raise UnsupportedError("sizes of the tables")
+    is_of_batch = not call.output_shape or call.output_shape[0] == batch
+    require(batch > 0 and width > 0 and width % tables == 0 and is_of_batch, "sizes of the tables")
     elements = sum(prod(call.shape(name)) for name in ("weights", "uvm_weights") if name in call.arguments)
     rows_per_block = call.number("rows_per_block", USUAL_ROWS_PER_BLOCK)
     bag = max(1, round(lookups / (batch * tables)))
@@ -303,8 +293,9 @@ def single_pass(call: Call) -> Layers:
     tensors = [tensor.shape or () for tensor in call.tensors()]
     shapes = [tensor.shape for tensor in call.outputs if tensor.shape is not None]
     results = shapes if shapes and len(shapes) == len(call.outputs) else tensors
-    if call.op[0].isupper() and any(tensor.shape is None for tensor in call.tensors()):  # ONNX has no jagged tensors
-        raise UnsupportedError("shape unknown")
+    require(
+        not call.op[0].isupper() or None not in (tensor.shape for tensor in call.tensors()), "shape unknown"
+    )  # ONNX has no jagged tensors
     work = 2 * call.shape("weight")[-1] if call.op == "CausalConvWithState" else 1
     if call.op == "LinearAttention":
         work = 4 * (call.shape("query")[-1] // max(1, call.number("q_num_heads", 1)))
@@ -336,8 +327,7 @@ def recurrent(call: Call) -> Layers:
         size = (lengths[0], -(-size[0] // lengths[0]), size[-1])
     elif len(size) == 2:
         size = (size[0], 1, size[1])
-    if len(size) != 3:
-        raise UnsupportedError(f"an input of {len(size)} sizes")
+    require(len(size) == 3, f"an input of {len(size)} sizes")
     first_is_batch = call.value("batch_first", False) is True or call.value("layout", 0) == 1
     batch, steps = size[:2] if first_is_batch else size[1::-1]
     backward = call.op.endswith("backward")
@@ -364,8 +354,7 @@ def _recurrent_weights(call: Call) -> Iterator[Shape]:
     weights = values if isinstance(values, list) else []
     matrices = [each.shape for each in weights if isinstance(each, Tensor) and each.shape and len(each.shape) == 2]
     count = call.number("num_layers", 1) * (1 + (call.value("bidirectional", False) is True))
-    if not matrices or len(matrices) % count:
-        raise UnsupportedError("shapes of its weights")
+    require(matrices and len(matrices) % count == 0, "shapes of its weights")
     for start in range(0, len(matrices), len(matrices) // count):  # a projection adds a third matrix
         (rows, inputs), (_, hidden) = matrices[start : start + 2]
         yield rows, inputs, hidden
@@ -434,8 +423,7 @@ def scan(call: Call) -> Layers:
 def concat(call: Call) -> Layers:
     """Yield cat and stack."""
     parts = [tensor.shape for tensor in call.tensors()]
-    if call.output_shape is None and (not parts or None in parts):
-        raise UnsupportedError("shapes of its tensors")
+    require(call.output_shape is not None or (parts and None not in parts), "shapes of its tensors")
     shape = (sum(prod(part or ()) for part in parts),) if call.output_shape is None else call.output_shape
     yield call.layer(Concat(elements=prod(shape), dtype=call.dtype))
 
@@ -463,8 +451,7 @@ def copy(call: Call) -> Layers:
         largest = max((t.shape or () for t in call.tensors()), key=prod, default=None)
         shapes = [largest if call.op in SAME_SIZE_OPERATORS else None]
     sizes = [shape for shape in shapes if shape is not None]
-    if len(sizes) < len(shapes):
-        raise UnsupportedError("shape unknown")
+    require(len(sizes) == len(shapes), "shape unknown")
     copied = sizes[0] if len(sizes) == 1 else (sum(map(prod, sizes)),)
     yield call.layer(operators.elementwise("copy", copied, call.dtype))
 
@@ -484,8 +471,7 @@ def elementwise(call: Call, kind: str) -> Layers:
         return
     tensors = [value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"]
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
-    if len(reads) != len(tensors) or not reads:
-        raise UnsupportedError("shape unknown" if tensors else "shapes of its tensors")
+    require(reads and len(reads) == len(tensors), "shape unknown" if tensors else "shapes of its tensors")
     if kind in POINTWISE_CLASSES and call.op != "Sum":
         reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and the tensor of out=
     try:

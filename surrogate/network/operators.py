@@ -18,7 +18,6 @@ from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pool import AvgPool, MaxPool
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, Softmax
-from surrogate.features.families.transfer import AllGather, AllReduce, ReduceScatter
 from surrogate.features.gpu import Gpu
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import compute_us
@@ -67,21 +66,6 @@ class Scores(Streamed):
 def streamed(name: str, reads: Sequence[Shape], writes: Sequence[Shape], dtype: str, *, work: int = 1) -> Streamed:
     """Return a `Streamed` operator from the shapes of its tensors; ``work`` is its operations per result."""
     return Streamed(reads=sum(map(prod, reads)), writes=sum(map(prod, writes)), work=work, dtype=dtype, variant=name)
-
-
-def all_reduce(elements: int, ranks: int, dtype: str) -> AllReduce:
-    """Return the sum of every value over the participating GPUs."""
-    return AllReduce(elements=elements, ranks=ranks, dtype=dtype)
-
-
-def all_gather(elements: int, ranks: int, dtype: str) -> AllGather:
-    """Return the exchange after which every GPU has all values, of which it had a share."""
-    return AllGather(elements=elements, ranks=ranks, dtype=dtype)
-
-
-def reduce_scatter(elements: int, ranks: int, dtype: str) -> ReduceScatter:
-    """Return the exchange after which every GPU has its share of the sum of every value."""
-    return ReduceScatter(elements=elements, ranks=ranks, dtype=dtype)
 
 
 def cast(elements: int, source: str, target: str) -> Streamed:

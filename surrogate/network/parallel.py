@@ -26,10 +26,9 @@ from typing import NamedTuple
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError
 from surrogate.features.families.operator import Streamed
-from surrogate.features.families.transfer import HANDSHAKE_US, Collective
+from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, Collective, ReduceScatter
 from surrogate.features.problem import DTYPES
 from surrogate.network.network import TEXTS, Cluster, Layer, Network, ReadOptions, refuse
-from surrogate.network.operators import all_gather, all_reduce, reduce_scatter
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update
 
@@ -88,8 +87,7 @@ def cluster_of(source: str, options: ReadOptions) -> Cluster:
             "hybrid": min(counts.values()) > 1,
             "untrained_shards": is_sharded and not options.training,
             "untrained": gpus > 1 and not options.training,
-            "muon": is_sharded
-            and options.optimizer == "muon",  # its products need the matrix, which has to be gathered
+            "muon": is_sharded and options.optimizer == "muon",  # its products need the whole matrix
             "parallel": parallel,
             "one_gpu": gpus == 1 and options.gpus_per_node is not None,
             "no_multiple": gpus > node_gpus and gpus % node_gpus,
@@ -214,17 +212,18 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
             if layer.parameters and not layer.problem.UPDATES_WEIGHTS
         ][::-1]
     itemsize = gradient_itemsize(network)
-    segments, begin_us, ranks = [], 0.0, max(network.cluster.node_gpus, 2)
+    segments, begin_us = [], 0.0
     for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES / itemsize):
-        message = all_reduce(_measured_elements(elements, itemsize), ranks, MEASURED_DTYPE)
+        message = _message(AllReduce, elements, itemsize, network.cluster.node_gpus)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
     return [*segments, Segment(backward_us - begin_us)]
 
 
-def _measured_elements(elements: int, itemsize: float) -> int:
-    """Return the elements in `MEASURED_DTYPE` of a message of as many bytes, which takes as long."""
-    return round(elements * itemsize) // DTYPES[MEASURED_DTYPE]
+def _message(kind: type[Collective], elements: int, itemsize: float, gpus: int) -> Collective:
+    """Return a message among GPUs of a node: in `MEASURED_DTYPE`, as many bytes take as long."""
+    measured = round(elements * itemsize) // DTYPES[MEASURED_DTYPE]
+    return kind(elements=measured, ranks=max(gpus, 2), dtype=MEASURED_DTYPE)
 
 
 def gradient_buckets(gradients: Iterator[tuple[float, int]], maximum: float) -> Iterator[tuple[float, int]]:
@@ -257,17 +256,16 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
         for layers in (timed[:count], timed[count:])
     ]
-    ranks = max(network.cluster.node_gpus, 2)
-    segments = []
+    segments, gpus = [], network.cluster.node_gpus
     for is_backward, parts in enumerate(runs):
         last_index = {unit: index for index, (unit, _) in enumerate(parts)}
         gathered = {ROOT} if is_backward else set()
         for index, (unit, time_us) in enumerate(parts):
             gather = reduce = None
             if weights[unit] and unit not in gathered:
-                gather = all_gather(_measured_elements(weights[unit], itemsize), ranks, MEASURED_DTYPE)
+                gather = _message(AllGather, weights[unit], itemsize, gpus)
             if trained[unit] and is_backward and index == last_index[unit]:
-                reduce = reduce_scatter(_measured_elements(trained[unit], itemsize), ranks, MEASURED_DTYPE)
+                reduce = _message(ReduceScatter, trained[unit], itemsize, gpus)
             gathered.add(unit)
             segments.append(Segment(time_us, gather, reduce))
     return segments * network.accumulate

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
+from surrogate.features.families.transfer import AllGather, AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
 from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
-from surrogate.network.operators import all_gather, all_reduce, tf32_part, with_default_math
+from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import is_recomputed, is_update, repeats
@@ -250,15 +251,15 @@ class Predictors:
         """Yield a note on the links over which the GPUs exchange weights and gradients."""
         if cluster.gpus == 1:
             return
-        moved, messages, kind = "gradients", "all-reduces", all_reduce
+        moved, messages, kind = "gradients", "all-reduces", AllReduce
         if cluster.is_sharded:
-            moved, messages, kind = "weights and gradients", "all-gathers and reduce-scatters", all_gather
+            moved, messages, kind = "weights and gradients", "all-gathers and reduce-scatters", AllGather
         between = f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node"
         if cluster.node_gpus == 1:
             yield f"{moved} cross {between}"
             return
         gbs = self.gpu.exchange_gbs(cluster.node_gpus)
-        message = kind(2**23, cluster.node_gpus, MEASURED_DTYPE)
+        message = kind(elements=2**23, ranks=cluster.node_gpus, dtype=MEASURED_DTYPE)
         source = self.default_math_answers([message])[message].source
         evidence = "the datasheet" if source in SOURCES_WITHOUT_GPU_DATA else f"measured {messages}"
         link = "links" if gbs != self.gpu.pcie_gbs else "PCIe, without links between GPUs"
