@@ -293,9 +293,8 @@ def single_pass(call: Call) -> Layers:
     tensors = [tensor.shape or () for tensor in call.tensors()]
     shapes = [tensor.shape for tensor in call.outputs if tensor.shape is not None]
     results = shapes if shapes and len(shapes) == len(call.outputs) else tensors
-    require(
-        not call.op[0].isupper() or None not in (tensor.shape for tensor in call.tensors()), "shape unknown"
-    )  # ONNX has no jagged tensors
+    is_jagged = any(tensor.shape is None for tensor in call.tensors())
+    require(not (is_jagged and call.op[0].isupper()), "shape unknown")  # ONNX has no jagged tensors
     work = 2 * call.shape("weight")[-1] if call.op == "CausalConvWithState" else 1
     if call.op == "LinearAttention":
         work = 4 * (call.shape("query")[-1] // max(1, call.number("q_num_heads", 1)))
