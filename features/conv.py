@@ -343,9 +343,7 @@ def problem_features(p: Problem, m: Machine, base_us: Number) -> tuple[Number, .
     return (*sizes, *work, is_depthwise(z), *on_machine, *padding)
 
 
-def algorithm_features(
-    z: Sized, m: Machine, base_us: Number, mechanism_code: int, terms: KernelTerms
-) -> tuple[Number, ...]:
+def algorithm_features(z: Sized, m: Machine, base_us: Number, code: int, terms: KernelTerms) -> tuple[Number, ...]:
     """Return the ``candidate_names`` for the terms of one mechanism."""
     work, traffic, operands, workspace, kernels, (small, middle, large) = terms
     own_us = roofline_us(work, traffic, m.peak_tflops, m.dram_gbs)
@@ -362,7 +360,7 @@ def algorithm_features(
     work_ratios = (work / z.flops, traffic / z.tensor_bytes)
     ratios = (*work_ratios, operands, buffered, kernels, own_us / base_us, buffered / m.l2_bytes, blocks)
     return (
-        mechanism_code,
+        code,
         *map(log2, ratios),
         *(log2(small_waves), small_last, small_useful),
         *(log2(middle_waves), middle_last, middle_useful),

@@ -124,9 +124,8 @@ class Description:
     def declares(self, text: str) -> bool:
         """Return whether a text is a configuration whose values are all declared."""
         words = [word.partition("=")[::2] for word in text.split(",")]
-        return [name for name, _ in words] == [*self.parameters] and all(
-            value in self._by_text[name] for name, value in words
-        )
+        is_complete = [name for name, _ in words] == [*self.parameters]
+        return is_complete and all(value in self._by_text[name] for name, value in words)
 
     def space(self, sizes: Mapping[str, int] = MappingProxyType({})) -> dict[str, np.ndarray] | None:
         """Return parameter → (configurations,) values, as objects, of every configuration that the conditions allow.
@@ -156,10 +155,8 @@ class Description:
                 numbers = {key: column[keep] if np.ndim(column) else column for key, column in numbers.items()}
         if len(positions) > MAX_CONFIGURATIONS:
             raise InputError(f"kernel {self.name}: {len(positions):,} configurations; at most {MAX_CONFIGURATIONS:,}")
-        return {
-            name: np.array(values, dtype=object)[positions[:, position]]
-            for position, (name, values) in enumerate(self.parameters.items())
-        }
+        columns = zip(self.parameters.items(), positions.T, strict=True)
+        return {name: np.array(values, dtype=object)[column] for (name, values), column in columns}
 
     def texts(self, sizes: Mapping[str, int] = MappingProxyType({})) -> tuple[str, ...]:
         """Return the `text` of every configuration of the `space`; empty if there are no conditions."""

@@ -20,14 +20,8 @@ _MAX_NAME_LENGTH, _MAX_NAMES = 200, 2000
 """Bounds within which names are compared. A damaged table may have a million columns."""
 _LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){50}""")
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
-_PARAMETERS = {
-    "ttft": "ttft_ms",
-    "tpot": "tpot_ms",
-    "dim": "dims",
-    "training": "training=True",
-    "csv": "to_frame()",
-    "json": "to_dict()",
-}
+_FORMS = {"training": "training=True", "csv": "to_frame()", "json": "to_dict()"}
+_PARAMETERS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "dim": "dims", **_FORMS}
 """Option → its Python parameter, if that is not the option's name with underscores."""
 
 

@@ -83,9 +83,7 @@ class Family(ABC, Generic[P]):
     physics."""
     problem_names: tuple[str, ...]
     candidate_names: tuple[str, ...] = ()
-    distance_units: Mapping[str, float] = MappingProxyType(
-        {"log2_flops": 4.0, "log2_intensity": 2.0, "itemsize": 4.0, "uses_tensor_cores": 1.0}
-    )
+    distance_units: Mapping[str, float] = MappingProxyType(DECLARED["distance_units"])
     """Column → the difference between two problems that counts as one unit of distance."""
     lines: tuple[Mapping[str, int], ...] = ()
     """Directions along which times change smoothly and are interpolated: size → exponent, in the logarithms of the

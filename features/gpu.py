@@ -386,13 +386,9 @@ class GpuRegistry:
         return GpuRegistry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
 
 
-_WITH_UNITS = re.compile(
-    r"((?:amdgcn-amd-amdhsa--)?gfx[0-9a-f]{3,4}(?::\w+[+-])*)[:_](\d{1,6})", re.IGNORECASE | re.ASCII
-)
-_CAPABILITY = re.compile(
-    r"(?:(?:sm|compute|cc|compute capability)[ _]?(\d{1,3})\.?|(\d{1,3})\.)(\d)[af]?", re.IGNORECASE | re.ASCII
-)
-_MIG_NAME = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.IGNORECASE | re.ASCII)
+_WITH_UNITS = re.compile(r"((?:amdgcn-amd-amdhsa--)?gfx[0-9a-f]{3,4}(?::\w+[+-])*)[:_](\d{1,6})", re.I | re.A)
+_CAPABILITY = re.compile(r"(?:(?:sm|compute|cc|compute capability)[ _]?(\d{1,3})\.?|(\d{1,3})\.)(\d)[af]?", re.I | re.A)
+_MIG_NAME = re.compile(r"(?P<board>.+) MIG (?P<slices>[1-7])g\.(?P<gib>\d+)gb", re.I | re.A)
 """The name of a MIG instance as the driver reports it, as in ``NVIDIA H100 80GB HBM3 MIG 1g.10gb``."""
 
 

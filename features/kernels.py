@@ -265,9 +265,8 @@ def _name_patterns() -> _NamePatterns:
     return _NamePatterns(rules, content["generations"], **joined)
 
 
-LOOKUP_KERNELS = {
-    name: re.compile(pattern).search for name, pattern in read_toml(__file__, "kernel_names.toml")["lookups"].items()
-}
+_LOOKUPS: dict[str, str] = read_toml(__file__, "kernel_names.toml")["lookups"]
+LOOKUP_KERNELS = {name: re.compile(pattern).search for name, pattern in _LOOKUPS.items()}
 """Whether a kernel's name is of a lookup in embedding tables, of one without shared memory, or of Adagrad's update."""
 _CONTENT = read_toml(__file__)
 TITAN_XP_BLOCKS: dict[str, dict[tuple[int, int], float]] = {

@@ -2,7 +2,7 @@
 
 import re
 from collections import namedtuple
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, cast, ge
 
 import numpy as np
 
-from .errors import InputError, read_toml
+from .errors import InputError, check_choice, read_toml
 
 FOLLOWS = cast(int, None)
 """The default of a size that follows another size."""
@@ -58,11 +58,8 @@ def declared_sizes(cls: type) -> tuple[Size, ...]:
 @lru_cache(maxsize=1024)
 def followers(cls: type) -> tuple[tuple[str, int | None, str], ...]:
     """Return (size, value that means "not given", followed size) for each size that follows another one."""
-    return tuple(
-        (size.name, cls.__dataclass_fields__[size.name].default, size.follows)
-        for size in declared_sizes(cls)
-        if size.follows
-    )
+    own = cls.__dataclass_fields__
+    return tuple((size.name, own[size.name].default, size.follows) for size in declared_sizes(cls) if size.follows)
 
 
 def fill_followers(problem: object) -> None:
@@ -266,6 +263,17 @@ def setting(name: str, value: object) -> str:
     return dtype if dtype in ELEMENTS else text
 
 
+def element_type(name: str, value: object, allowed: Collection[str]) -> str | None:
+    """Return the package's name of an element type, from any common name (``torch.bfloat16``); None for None.
+
+    Raises `InputError` if it is not one of ``allowed``; ``name`` is the option's name.
+    """
+    word = None if value is None else setting("dtype", value)
+    if word is not None:
+        check_choice(name, word, allowed)
+    return word
+
+
 def may_use_tensor_cores(dtype: str, math: str) -> bool:
     """Return True if the math type allows tensor cores. fp32 data: only TF32, or AMD's fp32 units, under ``default``.
 
@@ -293,13 +301,7 @@ class ConvColumns(namedtuple("ConvColumns", (*SIZE_COLUMNS, *FLAGS))):
 
     @classmethod
     def of(
-        cls,
-        sizes: Sequence[Any],
-        *,
-        dtype: Any = "fp32",
-        math: Any = "fma",
-        layout: Any = "NCHW",
-        direction: Any = "fwd",
+        cls, sizes: list[Any], *, dtype: Any = "fp32", math: Any = "fma", layout: Any = "NCHW", direction: Any = "fwd"
     ) -> "ConvColumns":
         """Return columns from 14 sequences of sizes, in the order of `SIZE_COLUMNS`, and four text columns or
         constants."""

@@ -109,6 +109,8 @@ def is_depthwise(p: Problem) -> Number:
 
 
 Tile = tuple[int, int]
+Vector = tuple[Number, Number, Number]
+"""FLOPs of the 1-D transforms of a filter's, an input tile's and a product tile's vector."""
 Slots = Sequence[Number] | np.ndarray
 """B_max: the blocks of a mechanism's small, middle and large tile that the GPU holds at once."""
 
@@ -338,7 +340,7 @@ multiplication by ½ and two multiply-adds (28 instructions for 7 vectors).
 """
 
 
-def vector_flops(out_tile: Number, alpha: Number, taps: Number) -> tuple[Number, Number, Number]:
+def vector_flops(out_tile: Number, alpha: Number, taps: Number) -> Vector:
     """Return the FLOPs of the 1-D transforms of a filter's, an input tile's and a product tile's vector, for F(m, r).
 
     ``out_tile`` is m, ``alpha`` is m + r − 1, ``taps`` is r. The points are 0, ∞, pairs ±1, ±2 …, and a single point if
@@ -359,9 +361,7 @@ def vector_flops(out_tile: Number, alpha: Number, taps: Number) -> tuple[Number,
     return filters, inputs, outputs
 
 
-def transforms(
-    z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: tuple[Number, Number, Number]
-) -> tuple[Number, Number, Number]:
+def transforms(z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: Vector) -> Vector:
     """Return the FLOPs of the filters', the input's and the output's transform over ``tiles`` of all images and groups.
 
     ``vector`` is the result of `vector_flops`. A transform of an a × a tile to b × b takes a + b vectors.
@@ -374,9 +374,7 @@ def transforms(
     )
 
 
-def _winograd_flops(
-    z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: tuple[Number, Number, Number]
-) -> Number:
+def _winograd_flops(z: Sized, tiles: Number, out_tile: Number, alpha: Number, vector: Vector) -> Number:
     """Return the FLOPs of the α²-point products over channels and of the three transforms."""
     filters, inputs, outputs = transforms(z, tiles, out_tile, alpha, vector)
     return 2 * (alpha * alpha) * tiles * z.channels_in * z.channels_out + filters + inputs + outputs

@@ -15,7 +15,7 @@ from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
 from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size, half_of_flops
 from ..roofline import Machine, memory_us, waves_of
-from .operator import Misfit, Operator, operator_class, register_operator
+from .operator import Choices, Misfit, Operator, operator_class, register_operator
 from .operator_family import FamilyDeclaration
 
 PHASES = ("context", "generation", "encoder")
@@ -59,12 +59,7 @@ class AttentionOperator(Operator):
 
     BATCH: ClassVar[str] = "batch"
     MULTIPLIES: ClassVar[bool] = True
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "dtype": KV_DTYPES,
-        "math": MATHS,
-        "phase": PHASES,
-        "kv_dtype": KV_DTYPES,
-    }
+    CHOICES: ClassVar[Choices] = {"dtype": KV_DTYPES, "math": MATHS, "phase": PHASES, "kv_dtype": KV_DTYPES}
 
     dtype: str = "bf16"
     math: str = "default"
@@ -252,7 +247,7 @@ class BackwardPass(AttentionOperator):
     """
 
     __slots__ = ()
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**AttentionOperator.CHOICES, "phase": ("context", "encoder")}
+    CHOICES: ClassVar[Choices] = {**AttentionOperator.CHOICES, "phase": ("context", "encoder")}
     NONDETERMINISTIC: ClassVar[frozenset[str]] = frozenset({"sdpa"})
 
     def gradients(self, of: str) -> Gradients:

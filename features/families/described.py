@@ -288,11 +288,8 @@ class DescribedFamily(Family[DescribedProblem]):
 
     def _launch(self, values: Mapping[str, Number], gpu: Gpu | None) -> tuple[Number, ...]:
         """Return all but the last of the `LAUNCH_TERMS` of configurations; NaN if no formula or figure gives them."""
-        cost = {
-            name: formula.value(values)
-            for name, formula in self.description.formulas.items()
-            if name not in ("flops", "bytes")
-        }
+        formulas = self.description.formulas
+        cost = {name: formulas[name].value(values) for name in formulas.keys() - {"flops", "bytes"}}
         blocks = np.maximum(cost.get("blocks", np.nan), 1.0)
         per_sm: Number = np.nan
         if gpu is not None and "threads_per_block" in cost and gpu.compute_capability in LIMITS:

@@ -1,6 +1,5 @@
 """The family of matrix products: gemm, bmm, and linear and addmm with their bias."""
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from .. import roofline
@@ -8,7 +7,7 @@ from ..elementwise import Number, ceil_div, log2, where
 from ..gpu import Gpu
 from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size, half_of_flops
 from ..roofline import Machine, mechanism_b_max
-from .operator import Operator, register_operator
+from .operator import Choices, Operator, register_operator
 from .operator_family import FamilyDeclaration
 from .rowwise import BiasBackward
 
@@ -34,7 +33,7 @@ class Gemm(Operator):
     BATCH: ClassVar[str] = "batch"
     BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the weight's gradient the batch is k
     MULTIPLIES: ClassVar[bool] = True
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
+    CHOICES: ClassVar[Choices] = {"dtype": tuple(ELEMENTS), "math": MATHS}
 
     batch: Annotated[int, Size("independent products, or samples")] = 1
     m: Annotated[int, Size("rows of the result")]

@@ -12,7 +12,7 @@ from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
 from ..errors import refusal
 from ..problem import ELEMENTS, MATHS, Size
 from ..roofline import Machine, waves_of
-from .operator import Misfit, Operator, register_operator
+from .operator import Choices, Misfit, Operator, register_operator
 from .operator_family import FamilyDeclaration
 
 BALANCED = "balanced"
@@ -85,7 +85,7 @@ class Moe(Operator):
     FAMILY: ClassVar[str] = "moe"
     BATCH: ClassVar[str] = "tokens"
     MULTIPLIES: ClassVar[bool] = True
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(ELEMENTS), "math": MATHS}
+    CHOICES: ClassVar[Choices] = {"dtype": tuple(ELEMENTS), "math": MATHS}
     LETTERS: ClassVar[Mapping[str, str]] = {
         "t": "tokens",
         "h": "hidden",

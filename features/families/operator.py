@@ -31,6 +31,10 @@ Misfit = tuple[str, Number, str]
 """A size, where it breaks a rule (True or False, or an array of them), and the rule."""
 
 
+Choices = Mapping[str, tuple[str, ...]]
+"""Setting → its allowed values."""
+
+
 class KnownAnswer(NamedTuple):
     """A problem's text and its costs, calculated by hand. A test compares the operator's formulas with them."""
 
@@ -93,7 +97,7 @@ class Operator(InNetwork, ABC):
     """The batch size: a shape consists of the other sizes."""
     BATCHES: ClassVar[tuple[str, ...]] = ()
     """Sizes that may be the batch inside a network, if `BATCH` is not always it."""
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {"dtype": tuple(problems.DTYPES), "math": problems.MATHS}
+    CHOICES: ClassVar[Choices] = {"dtype": tuple(problems.DTYPES), "math": problems.MATHS}
     """Setting → its allowed values. A setting that is not listed may be any text."""
     LETTERS: ClassVar[Mapping[str, str]] = {}
     """Short name of a size in written texts → the size."""

@@ -84,11 +84,8 @@ class Recurrent(Operator):
         if of != WEIGHT:
             return ()
         widths = {"inputs": self.inputs, "state": self.hidden}
-        k = self.steps * self.batch
-        return tuple(
-            (f"grad_{name}", Gemm(m=self.rows, n=width, k=k, dtype=self.dtype, math=self.math))
-            for name, width in widths.items()
-        )
+        fixed: dict[str, Any] = {"k": self.steps * self.batch, "dtype": self.dtype, "math": self.math}
+        return tuple((f"grad_{name}", Gemm(m=self.rows, n=width, **fixed)) for name, width in widths.items())
 
 
 def columns(op: Any, m: Machine) -> tuple[Number, ...]:

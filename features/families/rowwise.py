@@ -4,7 +4,6 @@ Pointwise operators (activations, sums, copies) access every element once. Rowwi
 gradient) reduce along rows or channels.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +11,7 @@ from ..elementwise import Number, ceil_div, maximum, where
 from ..errors import read_toml
 from ..gpu import Gpu
 from ..problem import STREAMED
-from .operator import ELEMENTS_PER_BLOCK, Image, image_classes, register_operator
+from .operator import ELEMENTS_PER_BLOCK, Choices, Image, image_classes, register_operator
 from .operator_family import memory_family
 
 CHEAP_FLOPS = 5
@@ -120,7 +119,7 @@ class Quantise(Reduction):
     for it."""
 
     FAMILY: ClassVar[str] = "quantise"
-    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {**Reduction.CHOICES, "dtype": ("fp32", "fp16", "bf16")}
+    CHOICES: ClassVar[Choices] = {**Reduction.CHOICES, "dtype": ("fp32", "fp16", "bf16")}
     FLOPS: ClassVar[int] = 2
 
     dtype: str = "bf16"

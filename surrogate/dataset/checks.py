@@ -303,10 +303,8 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
     for condition in family.description.conditions or ():
         out = int((np.nan_to_num(np.broadcast_to(condition.value(values), len(ok))) == 0).sum())
         if out:
-            warnings.append(
-                f"condition {condition.text!r} excludes {out:,} of {len(ok):,} rows that ran; their configurations"
-                " will not be chosen"
-            )
+            excluded = f"condition {condition.text!r} excludes {out:,} of {len(ok):,} rows that ran"
+            warnings.append(f"{excluded}; their configurations will not be chosen")
     return list(dict.fromkeys(warnings))
 
 

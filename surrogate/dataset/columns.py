@@ -137,6 +137,5 @@ def numbers(values: "pd.Series", column: str, name: str) -> "pd.Series":
         found = pd.to_numeric(values, errors="coerce")
         row = int(np.flatnonzero((found.isna() & values.notna()).to_numpy())[0])
         remedy = "; if the row failed, leave it empty, and write failed in a column status" * (column == "time_us")
-        raise RowError(
-            name, row, f"{column} is {values.tolist()[row]!r}; a number is needed, as in 7.5{remedy}"
-        ) from None
+        cell = values.tolist()[row]
+        raise RowError(name, row, f"{column} is {cell!r}; a number is needed, as in 7.5{remedy}") from None

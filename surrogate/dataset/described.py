@@ -87,19 +87,15 @@ class KernelOptions:
         is_named = columns != KernelColumns(())
         if kernel is None:
             if is_named and not columns.parameters:
-                raise InputError(
-                    "a name, sizes and settings need parameters, which are missing; give a configuration's columns"
-                    " (--parameters)"
-                )
+                missing = "a name, sizes and settings need parameters, which are missing"
+                raise InputError(f"{missing}; give a configuration's columns (--parameters)")
             return columns if is_named else None
         if is_named:
             raise InputError("the kernel has its name, sizes, parameters and settings; leave those options out")
         if isinstance(kernel, str | Path):
             return read_description(kernel)
         if not isinstance(kernel, Kernel):
-            raise InputError(
-                f"a {type(kernel).__name__} is no kernel; give a description, or the path of its TOML file"
-            )
+            raise InputError(f"a {type(kernel).__name__} is no kernel; give a description or the path of its TOML file")
         return kernel
 
 
@@ -110,11 +106,8 @@ def guessed_columns(frame: pd.DataFrame) -> tuple[list[str], list[str]]:
     are other columns with at least two distinct values, and with at most one distinct value per two rows.
     """
     names = [str(name) for name in frame.columns if name not in RESERVED and not str(name).startswith("time")]
-    sizes = [
-        name
-        for name in names
-        if frame[name].dtype.kind in "iu" and ((name.islower() and len(name) <= 2) or name.startswith("size"))
-    ]
+    integers = [name for name in names if frame[name].dtype.kind in "iu"]
+    sizes = [name for name in integers if (name.islower() and len(name) <= 2) or name.startswith("size")]
     distinct = {name: frame[name].nunique() for name in names if name not in sizes}
     return sizes, [name for name, count in distinct.items() if 1 < count <= min(MAX_VALUES, len(frame) // 2)]
 

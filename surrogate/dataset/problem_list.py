@@ -358,9 +358,7 @@ def numbered_problems(lines: Iterable[tuple[int, str]], path: Path | str) -> "li
         if words == [""]:
             continue
         where = f"{path}, line {number}"
-        values = [
-            checked_int(where, f"number {place}", _number(word), minimum=0) for place, word in enumerate(words, 1)
-        ]
+        values = [checked_int(where, f"number {place}", _number(word), 0) for place, word in enumerate(words, 1)]
         if len(values) == 1 and declared is None and not problems:
             declared = values[0]
             continue

@@ -254,11 +254,8 @@ def summarise_dataset(data: Dataset) -> list[dict[str, object]]:
             setting = {"family": family.name, **dict(zip(names, values, strict=True)), "versions": versions}
             counts = {"rows": len(rows), "ok": int((frame["status"].iloc[rows] == "ok").sum())}
             counts |= {"problems": len(set(problem[rows])), "shapes": len(set(shape[rows]))}
-            evaluated_counts = {
-                "judged_problems": len(set(problem[counted])),
-                "judged_shapes": len(set(shape[counted])),
-            }
-            records.append({**setting, "candidates": data.candidates, **counts, **evaluated_counts})
+            counts |= {"judged_problems": len(set(problem[counted])), "judged_shapes": len(set(shape[counted]))}
+            records.append({**setting, "candidates": data.candidates, **counts})
     return records
 
 

@@ -192,9 +192,8 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
         if text.startswith(("[", "{")):
             is_json_lines = text.startswith("{")
             rows = [json.loads(line) for line in text.splitlines() if line] if is_json_lines else json.loads(text)
-            if not all(
-                isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values()) for row in rows
-            ):
+            flat = (isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values()) for row in rows)
+            if not all(flat):
                 raise ValueError("a row is an object of columns, each a number or a text")
             frame = pd.DataFrame(rows)
         else:

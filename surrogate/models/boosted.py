@@ -159,9 +159,8 @@ class _Boosted(TimeModel):
         self.candidate_weight_ = CANDIDATE_WEIGHT if 2 * len(np.unique(rows.problem)) <= len(rows) else 1.0
         if self.has_physics:
             names = trend_names(rows.family)
-            self.trend_ = Trend.fit(
-                names, rows.columns(names), target=target, candidates=rows.candidate, gpus=_gpus_and_libraries(rows)[0]
-            )
+            of_rows = {"candidates": rows.candidate, "gpus": _gpus_and_libraries(rows)[0]}
+            self.trend_ = Trend.fit(names, rows.columns(names), target=target, **of_rows)
         threads = threads_for(len(rows))
         data = xgboost.QuantileDMatrix(
             self.design(rows),

@@ -103,9 +103,8 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
         holdout_factor = cross_fitted(scales)
         share = min(SHARES, key=lambda share: np.abs(target - share * holdout_factor).mean())
         error, before = np.abs(target - share * holdout_factor), np.abs(target - factor)
-        if error.mean() < MAX_ERROR_RATIO * before.mean() and (
-            best_share or _is_significant(before - error, rows.shape)
-        ):
+        is_better = error.mean() < MAX_ERROR_RATIO * before.mean()
+        if is_better and (best_share or _is_significant(before - error, rows.shape)):
             best, best_share, factor = scales, share, share * holdout_factor
     deviation = np.ones(len(rows))
     for inside, outside in label_folds(label):

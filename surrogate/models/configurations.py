@@ -171,9 +171,8 @@ class Configurations(TimeModel):
         table[problem, configuration] = time_us
         term_table = np.full((*table.shape, terms.shape[1]), np.nan, dtype=np.float32)
         term_table[problem, configuration] = terms
-        self.transfer_ = TransferState.fit(
-            table, parameters[first], term_table, columns[first_row], seed=self.random_state
-        )
+        measured = table, parameters[first], term_table, columns[first_row]
+        self.transfer_ = TransferState.fit(*measured, seed=self.random_state)
         self.configurations_ = names.tolist()
         self.problems_ = problem_keys(rows)[first_row].tolist()
         self.times_us_ = table.astype(np.float32)
@@ -357,11 +356,9 @@ class Configurations(TimeModel):
             # A problem is not faster than a measured one if no size and no work of that one is larger. It is not
             # slower than a measured one if no size and no work of that one is smaller.
             sized = self.level_.linear - 2
-            same_settings = [key.startswith("|".join((name, *problem.settings, ""))) for key in self.problems_]
-            excess = self._measured[same_settings, :sized] - inside[:sized]
-            smaller, larger = (
-                self._log2_best_us[same_settings][(sign * excess <= TOLERANCE).all(axis=1)] for sign in (1, -1)
-            )
+            same = [key.startswith("|".join((name, *problem.settings, ""))) for key in self.problems_]
+            excess = self._measured[same, :sized] - inside[:sized]
+            smaller, larger = (self._log2_best_us[same][(sign * excess <= TOLERANCE).all(axis=1)] for sign in (1, -1))
             log2_us = min(max(log2_us, smaller[np.isfinite(smaller)].max(initial=-np.inf)), larger.min(initial=np.inf))
             rate = _log2_rates(problem, gpu(name), rated, by_roofline) if name in listed else by_roofline
             shares.append(log2_us - (self._work(moved)[:2] - rate).max())

@@ -52,9 +52,7 @@ def _declarations() -> Iterator[ModelDeclaration]:
         for node in ast.parse(source).body:
             if not isinstance(node, ast.ClassDef):
                 continue
-            values = {
-                name: value for base in node.bases for name, value in values_of.get(ast.unparse(base), {}).items()
-            }
+            values = {key: value for base in node.bases for key, value in values_of.get(ast.unparse(base), {}).items()}
             for item in node.body:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.value, ast.Constant):
                     values[ast.unparse(item.target)] = item.value.value

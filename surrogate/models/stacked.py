@@ -244,9 +244,7 @@ class StackedTerms(TimeModel):
         model = cls(**params)
         content = json.loads(files[WEIGHTS])
         model.weight_ = from_json_types(Share, content["weight"])
-        model.weights_ = {
-            int(code): weight for code, weight in from_json_types(Mapping[str, Share], content["weights"]).items()
-        }
+        model.weights_ = dict(from_json_types(Mapping[int, Share], content["weights"]))
         model.gpus_ = list(from_json_types(tuple[str, ...], content["gpus"]))
         for part in PARTS:
             kind = model_class(content[part]["name"])
@@ -286,10 +284,8 @@ def _quicker(model: TimeModel) -> TimeModel:
     """
     settings = model.get_params(deep=False)
     if {"rounds", "learning_rate"} <= set(settings):
-        settings |= {
-            "rounds": max(settings["rounds"] // 2, 1),
-            "learning_rate": min(2 * settings["learning_rate"], 1.0),
-        }
+        trees, rate = max(settings["rounds"] // 2, 1), min(2 * settings["learning_rate"], 1.0)
+        settings |= {"rounds": trees, "learning_rate": rate}
     return type(model)(**settings)
 
 

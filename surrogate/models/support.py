@@ -82,10 +82,8 @@ class Support:
         frame = rows.frame[rows.frame["status"].isin(("ok", "not_supported"))]
         ok = (frame["status"] == "ok").to_numpy(dtype=float)
         code, signatures = _signatures(frame, rows.family)
-        exact = {
-            (signatures[number], release): float(ok[positions].mean())
-            for number, release, positions in _by_release(frame, code)
-        }
+        by_release = _by_release(frame, code)
+        exact = {(signatures[i], release): float(ok[positions].mean()) for i, release, positions in by_release}
         by_code = rows_by_code(code)
         general = {signatures[i]: float(ok[positions].mean()) for i, positions in enumerate(by_code)}
         solvers: dict[Signature, frozenset[str]] = {}

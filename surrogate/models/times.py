@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.families import Family
@@ -160,9 +160,7 @@ def _pair_texts(candidates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
     return np.char.add(np.char.add(candidates.astype(str), "|"), gpus.astype(str))
 
 
-PRIORS: dict[str, tuple[float, float]] = {
-    name: (median, spread) for name, (median, spread) in read_toml(__file__).items()
-}
+PRIORS: dict[str, list[float]] = read_toml(__file__)
 """Hyperparameter → (median, spread of its natural logarithm). Standard deviations are in log time."""
 MEDIANS = {name: median for name, (median, _) in PRIORS.items()}
 PREDICTED_UNIT = 3.0
@@ -403,10 +401,7 @@ class BoostedArrays:
         trees = Trees.from_bytes(files[TREES_FILE])
         if trees.feature.max() > len(facts.columns) or len(set(facts.columns)) < len(facts.columns):
             raise InputError(f"the trees split more columns than the {len(facts.columns)} in {FACTS}")
-        arrays = cls(
-            trees, facts.columns, facts.codes, facts.algorithm_weight, call_us=facts.call_us, trend=facts.trend
-        )
-        return replace(arrays, tiles=facts.tiles)
+        return cls(trees, **structs.asdict(facts))
 
     def check(self, family: Family) -> None:
         """Raise `InputError` if the model needs columns or sizes that the family does not have."""

@@ -252,9 +252,8 @@ class TransferState:
             trees = self._trees(columns[target], parameters[index], terms[target, index], self._ready[1 + fold])
             score = self.scores[target, index]
             weight = coverage * ((1 - score) ** 2 + MIN_WEIGHT)
-            for part, (of_mean, of_trees, truth) in enumerate(
-                [(mean.score, trees.score, score), (mean.failure, trees.failure, score == 1)]
-            ):
+            parts = [(mean.score, trees.score, score), (mean.failure, trees.failure, score == 1)]
+            for part, (of_mean, of_trees, truth) in enumerate(parts):
                 numerator[part] += weight @ ((of_mean - of_trees) * (truth - of_trees))
                 denominator[part] += weight @ (of_mean - of_trees) ** 2
         prior_weight = PRIOR_PROBLEMS * denominator / min(len(problems), MAX_TARGETS) + TINY

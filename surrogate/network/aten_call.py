@@ -116,12 +116,8 @@ class Call:
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors among the arguments in order, including those in lists."""
-        values = [
-            inner
-            for value in self.arguments.values()
-            for inner in (value if isinstance(value, list | tuple) else [value])
-        ]
-        return [value for value in values if isinstance(value, Tensor)]
+        groups = (value if isinstance(value, list | tuple) else [value] for value in self.arguments.values())
+        return [value for group in groups for value in group if isinstance(value, Tensor)]
 
     @property
     def output_shape(self) -> Shape | None:

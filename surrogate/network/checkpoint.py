@@ -82,9 +82,8 @@ def _expression(text: str) -> str:
     except (re.error, RecursionError, OverflowError):
         raise _UnmeasuredError(f"the pattern {text[:40]!r} is not a regular expression") from None
     if repeats > MAX_REPEATS or SLOW_PATTERN.search(text):
-        raise _UnmeasuredError(
-            f"the pattern {text[:40]!r} repeats more than {MAX_REPEATS} times, refers to a group, or repeats one"
-        )
+        rule = f"repeats more than {MAX_REPEATS} times, refers to a group, or repeats one"
+        raise _UnmeasuredError(f"the pattern {text[:40]!r} {rule}")
     return text
 
 
@@ -192,11 +191,8 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
         return Checkpoint(base_dtype, model_type, rules)
     except _UnmeasuredError as reason:
         dtypes = ", ".join((base_dtype, *QUANTISED))
-        return Checkpoint(
-            base_dtype,
-            model_type,
-            refusal=TEXTS["refusals"]["untimed"].format(source=path, reason=reason, dtypes=dtypes),
-        )
+        text = TEXTS["refusals"]["untimed"].format(source=path, reason=reason, dtypes=dtypes)
+        return Checkpoint(base_dtype, model_type, refusal=text)
 
 
 def _model_optimizer_config(path: Path) -> object:
@@ -294,16 +290,13 @@ def _model_optimizer(quant: Json) -> QuantisationRules:
     inner = _object(quant.get("quantization")) or quant
     unquantised = ModuleNames([*_texts(inner.get("exclude_modules")), *_texts(inner.get("ignore"))])
     kv_dtype = _kv_dtype(inner.get("kv_cache_quant_algo") or inner.get("kv_cache_scheme"))
-    listed = {
-        name: str(_object(each).get("quant_algo")) for name, each in _object(inner.get("quantized_layers")).items()
-    }
+    layers = _object(inner.get("quantized_layers"))
+    listed = {name: str(_object(each).get("quant_algo")) for name, each in layers.items()}
     if listed:
         # If the file also has another method, it applies to unlisted modules (4 bits for experts, fp8 for the rest).
         base = _fp8(inner).rules if inner.get("quant_method") == "fp8" else ()
-        modules = [
-            (ModuleNames([name for name in listed if listed[name] == algo]), _algorithm(algo))
-            for algo in dict.fromkeys(listed.values())
-        ]
+        by_algorithm = {algo: [name for name in listed if listed[name] == algo] for algo in listed.values()}
+        modules = [(ModuleNames(names), _algorithm(algo)) for algo, names in by_algorithm.items()]
         unquantised = ModuleNames([HEAD]) if base else unquantised
         return QuantisationRules((*modules, *base), unquantised, kv_dtype)
     algorithm = inner.get("quant_algo")
@@ -357,9 +350,8 @@ def _integers(quant: Json) -> QuantisationRules:
     unquantised += [] if quant.get("lm_head") is True else [HEAD]
     if quant.get("lm_head") is True:
         rules.append((ModuleNames([HEAD]), rules[-1][1]))
-    return QuantisationRules(
-        tuple(rules), ModuleNames(unquantised), scale_bytes=_scale_bytes(quant) if bits == 4 else 0.0
-    )
+    scale_bytes = _scale_bytes(quant) if bits == 4 else 0.0
+    return QuantisationRules(tuple(rules), ModuleNames(unquantised), scale_bytes=scale_bytes)
 
 
 def _torchao(quant: Json) -> QuantisationRules:
@@ -371,9 +363,8 @@ def _torchao(quant: Json) -> QuantisationRules:
         raise _UnmeasuredError(f"torchao's {name[:60]} has no measured kernels")
     data = _object(form.get("_data")) if form else _object(quant.get("quant_type_kwargs"))
     dtype = _arithmetic(*TABLE["torchao"][key])
-    return QuantisationRules(
-        ((ALL_PRODUCTS, dtype),), _skipped(quant), "", _scale_bytes(data) if dtype == "int4_wo" else 0.0
-    )
+    scale_bytes = _scale_bytes(data) if dtype == "int4_wo" else 0.0
+    return QuantisationRules(((ALL_PRODUCTS, dtype),), _skipped(quant), "", scale_bytes)
 
 
 def _quark(quant: Json) -> QuantisationRules:

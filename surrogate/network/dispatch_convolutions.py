@@ -75,10 +75,8 @@ def _padding(call: Call, size: Shape, extents: list[int], stride: Shape) -> tupl
     mode = str(call.value("auto_pad", padding if isinstance(padding, str) else ""))
     if mode.lower().startswith("same"):
         # There are ⌈length / stride⌉ outputs; ``total`` is how far their windows reach past the image.
-        total = [
-            max(0, (-(-length // step) - 1) * step + extent - length)
-            for length, step, extent in zip(size, stride, extents, strict=True)
-        ]
+        axes = zip(size, stride, extents, strict=True)
+        total = [max(0, (-(-length // step) - 1) * step + extent - length) for length, step, extent in axes]
         small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         return (large, small) if mode == "SAME_LOWER" else (small, large)
     if isinstance(padding, str) or padding is None:

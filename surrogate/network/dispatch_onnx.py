@@ -95,9 +95,8 @@ def einsum(call: Call) -> Layers:
     first, *others = terms
     for number, second in enumerate(others):
         kept = {*result, *chain(*others[number + 1 :])}
-        shared, summed = (
-            {label for label in first if label in second and (label in kept) == is_kept} for is_kept in (True, False)
-        )
+        common = set(first) & set(second)
+        shared, summed = common & kept, common - kept
         joined = (set(first) | set(second)) - summed
         rows, columns = (extent(set(a) - set(b)) for a, b in ((first, second), (second, first)))
         problem = operators.gemm(rows, columns, extent(summed), batch=extent(shared), dtype=call.dtype)

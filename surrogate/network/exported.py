@@ -55,9 +55,7 @@ def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         graph = program["graph_module"]["graph"]
         signature = program["graph_module"]["signature"]
         arguments = (each.get("user_input", {}).get("arg", {}) for each in signature["input_specs"])
-        inputs = [
-            graph["tensor_values"][each["as_tensor"]["name"]]["sizes"] for each in arguments if "as_tensor" in each
-        ]
+        inputs = [graph["tensor_values"][arg["as_tensor"]["name"]]["sizes"] for arg in arguments if "as_tensor" in arg]
         values, batch = _symbol_values(path, graph, inputs, options.batch, options.dims or {})
         tensors = _tensors(graph, signature, weights.get("config", {}), values, options.dtype)
         stored = list(tensors.values())

@@ -53,9 +53,8 @@ class DecoderFamily:
 
 
 TABLE = read_toml(__file__)
-FAMILIES: Mapping[str, DecoderFamily] = {
-    name: DecoderFamily(**(TABLE[row] if isinstance(row, str) else row)) for name, row in TABLE.items()
-}
+_ROWS = {name: TABLE[row] if isinstance(row, str) else row for name, row in TABLE.items()}
+FAMILIES: Mapping[str, DecoderFamily] = {name: DecoderFamily(**row) for name, row in _ROWS.items()}
 """``model_type`` → family, for every supported decoder."""
 DENSE = DecoderFamily()
 

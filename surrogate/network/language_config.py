@@ -91,9 +91,8 @@ def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
     for name in [*reversed(versions), *TABLE["prototypes"]]:
         family = FAMILIES[name]
         needed = {each: getattr(family, part) for part, each in TABLE["parts"].items()}
-        needed |= dict.fromkeys((*TABLE["required"], family.experts or "intermediate_size"), True) | {
-            "num_experts": family.experts
-        }
+        needed |= dict.fromkeys((*TABLE["required"], family.experts or "intermediate_size"), True)
+        needed["num_experts"] = family.experts
         marks = {mixer: [*filter(config.__contains__, row.marks), *row.marks] for mixer, row in MIXERS.items()}
         needed |= {found[0]: mixer == family.mixer for mixer, found in marks.items() if found}
         differing = [each for each, has in needed.items() if (each in config) != bool(has)]
@@ -406,10 +405,8 @@ def _routed_layers(fields: ConfigFields, count: int) -> list[bool]:
         chosen = set(re.findall(r"\d+", str(numbers)))
         return [str(layer) in chosen for layer in range(count)]
     excluded = set(re.findall(r"\d+", str(dense)))
-    return [
-        first <= layer <= end and (layer + 1) % interval == 0 and layer % every == 0 and str(layer) not in excluded
-        for layer in range(count)
-    ]
+    routed = (first <= layer <= end and (layer + 1) % interval == 0 and layer % every == 0 for layer in range(count))
+    return [routes and str(layer) not in excluded for layer, routes in enumerate(routed)]
 
 
 def _dense_inter(fields: ConfigFields, family: DecoderFamily, own_inter: int) -> int:
@@ -430,9 +427,7 @@ def _mixer(fields: ConfigFields, name: str) -> Mixer:
 def _family_of(fields: ConfigFields, family: DecoderFamily) -> DecoderFamily:
     """Return the family with the activation, norm of queries and kind of layer that the fields give."""
     name = fields.get("hidden_act")
-    activation = next(
-        (operator for operator, names in TABLE["activations"].items() if name in names), family.activation
-    )
+    activation = next((each for each, names in TABLE["activations"].items() if name in names), family.activation)
     has_norm = next((has for has in map(fields.get, TABLE["query_norms"]) if has is not None), None)
     norm = family.query_norm if has_norm is None else (family.query_norm or "head") * bool(has_norm)
     norm = {"per_layer": "layer", "per_head": "head"}.get(str(fields.get("qk_norm_type")), norm)
@@ -451,9 +446,8 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
             notes.append(f"{name}: its weights and its time are not in the answer; its sizes are not understood")
             continue
         ratio = tower.get("mlp_ratio")
-        inter = sizes["inter"] or int(
-            width * (ratio if isinstance(ratio, int | float) and 0 < ratio < MAX_FACTOR else 4)
-        )
+        ratio = ratio if isinstance(ratio, int | float) and 0 < ratio < MAX_FACTOR else 4
+        inter = sizes["inter"] or int(width * ratio)
         inner = sizes["inner"] or width
         gated = _matches(str(config.get("model_type")), TABLE["gated_towers"])
         merged = width * (sizes["merge"] ** 2 or prod(_numbers(config.get("merge_kernel_size"))))

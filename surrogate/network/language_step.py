@@ -316,9 +316,8 @@ class Step:
         kv_heads = ceil_div(of_layer.keys, self.deployment.tensor_parallel)
         queries, keys = heads * of_layer.dim, kv_heads * of_layer.dim * (of_layer.projected > 0)
         values = kv_heads * of_layer.value_dim * (of_layer.projected > 1)
-        yield from self.product(
-            "qkv_proj", d.hidden, queries + keys + values + heads * of_layer.gates, layer=kind.same_as
-        )
+        width = queries + keys + values + heads * of_layer.gates
+        yield from self.product("qkv_proj", d.hidden, width, layer=kind.same_as)
         if d.family.query_norm:
             weights = 2 * of_layer.dim if d.family.query_norm == "head" else queries + keys
             yield self.streaming("query_norm", queries + keys, queries + keys, weights)

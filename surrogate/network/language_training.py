@@ -268,11 +268,8 @@ class TrainingStep(Step):
         products = [each.problem for block in blocks[1:-1] for each in block if isinstance(each.problem, Gemm)]
         transient = 2 * max(each.batch * each.m * each.n for each in products) * itemsize
         # A fused loss has the logits and their gradients, PyTorch's also three tensors in fp32.
-        logits = (
-            self.tokens
-            * self.decoder.vocabulary
-            * (2 * itemsize if self.decoder.family.fused_loss else itemsize + 3 * DTYPES["fp32"])
-        )
+        per_logit = 2 * itemsize if self.decoder.family.fused_loss else itemsize + 3 * DTYPES["fp32"]
+        logits = self.tokens * self.decoder.vocabulary * per_logit
         inputs = 2 * INDEX_BYTES * self.tokens
         return inputs + kept + saved[-1] + max(logits, transient), inputs + max(inner) + transient
 

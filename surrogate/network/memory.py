@@ -86,9 +86,7 @@ def with_chain_memory(network: Network, *, training: bool = False) -> Network:
     tensors of all layers; two neighbours share each tensor.
     """
     weights = [round(layer.parameters * ELEMENTS[layer.problem.dtype].weight_bytes) for layer in network.layers]
-    moved = [
-        max(0, int(layer.problem.dram_bytes) - stored) for layer, stored in zip(network.layers, weights, strict=True)
-    ]
+    moved = [max(0, int(each.problem.dram_bytes) - size) for each, size in zip(network.layers, weights, strict=True)]
     chain = {
         "parameters": sum(layer.parameters for layer in network.layers),
         "weights_bytes": sum(weights),
@@ -127,9 +125,7 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
 
 def _sampler_bytes(network: Network) -> int:
     """Return the bytes of a server's sampler; 0 if the network has no sampler."""
-    words = (
-        layer.problem.dram_bytes / layer.problem.itemsize for layer in network.layers if layer.operator == SAMPLING
-    )
+    words = (each.problem.dram_bytes / each.problem.itemsize for each in network.layers if each.operator == SAMPLING)
     return round(SAMPLER_BYTES * next(words, 0) / (network.batch or 1))
 
 

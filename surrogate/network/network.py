@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, 
 
 from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families import NetworkProblem
-from surrogate.features.problem import LAYOUTS, MATHS, setting
+from surrogate.features.problem import LAYOUTS, MATHS
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
@@ -306,17 +306,6 @@ class Network:
         return cast("tuple[Conv, ...]", tuple(layer.problem for layer in self.layers if layer.problem.HAS_ALGORITHMS))
 
 
-def element_type(name: str, value: object, allowed: Collection[str]) -> str | None:
-    """Return the package's name of an element type, from any common name (``torch.bfloat16``); None for None.
-
-    Raises `InputError` if it is not one of ``allowed``; ``name`` is the option's name.
-    """
-    word = None if value is None else setting("dtype", value)
-    if word is not None:
-        check_choice(name, word, allowed)
-    return word
-
-
 class NetworkBuilder:
     """Collects the layers of a model and builds its network; it makes names unique and counts all other operators."""
 
@@ -353,8 +342,6 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
         return network
     for name, value in chosen.items():
         check_choice(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
-    layers = tuple(
-        replace(layer, problem=replace(layer.problem, **chosen)) if layer.problem.HAS_ALGORITHMS else layer
-        for layer in network.layers
-    )
+    changed = {each.problem: replace(each.problem, **chosen) for each in network.layers if each.problem.HAS_ALGORITHMS}
+    layers = tuple(replace(each, problem=changed.get(each.problem, each.problem)) for each in network.layers)
     return replace(network, layers=layers, keeps_math=network.keeps_math or math is not None)

@@ -22,7 +22,7 @@ from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, Te
 from surrogate.network.dispatch import RULES, is_view
 from surrogate.network.memory import network_of
 from surrogate.network.network import DEFAULTS, Network, ReadOptions, refuse
-from surrogate.network.onnx_shapes import ONNX
+from surrogate.network.onnx_shapes import ONNX, ShapeFolder
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto
@@ -126,9 +126,7 @@ def _tensor(shape: Shape | None, code: int, dtype: str | None) -> Tensor:
     return Tensor(shape, kind, floating, values_per_byte=VALUES_PER_BYTE.get(code, 1))
 
 
-def _nodes(
-    graph: "GraphProto", tensors: dict[str, Tensor], folder: shapes.ShapeFolder, training: bool
-) -> Iterator[Call]:
+def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder, training: bool) -> Iterator[Call]:
     """Yield every node as a call, as often as it runs; a computation from constants has the name `CONSTANT_FOLDED`.
 
     Outputs inherit from inputs whether they are constant and whether they need gradients. Small results that depend on
@@ -228,7 +226,7 @@ def load_model(path: Path) -> "ModelProto":
 
 def infer_shapes(
     model: "ModelProto", path: Path, weights: dict[str, int], options: ReadOptions
-) -> tuple[int | None, shapes.ShapeFolder]:
+) -> tuple[int | None, ShapeFolder]:
     """Give every tensor of ``model`` the shape that follows from its inputs, in place; return the batch and the folder.
 
     ``weights`` are the types of all stored tensors; those of inlined bodies are added. The option ``batch`` replaces
@@ -251,7 +249,7 @@ def infer_shapes(
     with one_line_errors(f"{path}: ONNX shape inference refuses the graph"):
         inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=False)
     model.CopyFrom(inferred)
-    folder = shapes.ShapeFolder(model, weights, declared)
+    folder = ShapeFolder(model, weights, declared)
     folder.fold()
     counts = {name: shapes.element_count(kind) for name, kind in folder.types.items()}
     reshapes = [node for node in model.graph.node if node.op_type == "Reshape"] if old not in (None, new) else []
@@ -340,11 +338,8 @@ def _rebatch_reshapes(graph: "GraphProto", old: int, new: int) -> None:
     import onnx
 
     constants = {weight.name for weight in graph.initializer}
-    targets = {
-        node.input[1]
-        for node in graph.node
-        if node.op_type == "Reshape" and len(node.input) > 1 and node.input[0] not in constants
-    }
+    reshapes = [node for node in graph.node if node.op_type == "Reshape" and len(node.input) > 1]
+    targets = {node.input[1] for node in reshapes if node.input[0] not in constants}
     for value in graph.initializer:
         # If the bytes do not fit the shape, shape inference reports the consequence.
         with suppress(ValueError, TypeError, KeyError):

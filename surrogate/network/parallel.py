@@ -194,10 +194,8 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     finished its layer: a layer and all later layers take the same share of the backward pass as of the forward pass.
     """
     forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
-    backward_times_us = [
-        0.0 if is_update(layer) else time_us
-        for layer, time_us in zip(backward, times_us[network.forward_layers :], strict=True)
-    ]
+    pairs = zip(backward, times_us[network.forward_layers :], strict=True)
+    backward_times_us = [0.0 if is_update(layer) else time_us for layer, time_us in pairs]
     backward_us = sum(backward_times_us)
     gradients = [
         (ready_us, layer.parameters)
@@ -247,11 +245,8 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
     """
     itemsize, count = DTYPES[message_dtype(network)], network.forward_layers
     weights, trained = gathered_parameters(network), trained_parameters(network)
-    timed = [
-        (unit_of(layer.name), time_us)
-        for layer, time_us in zip(network.layers, times_us, strict=True)
-        if not is_update(layer)
-    ]
+    pairs = zip(network.layers, times_us, strict=True)
+    timed = [(unit_of(layer.name), time_us) for layer, time_us in pairs if not is_update(layer)]
     runs = [
         [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
         for layers in (timed[:count], timed[count:])

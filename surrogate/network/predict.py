@@ -109,9 +109,8 @@ class Predictors:
     def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
         kernel = within_peaks(kernel, self.gpu)
         half_width, share = log(kernel.upper_us / kernel.time_us), common_share(problem, self.gpu, kernel.source, "")
-        return ProblemTime(
-            kernel.time_us, kernel.lower_us, kernel.upper_us, half_width, kernel.source, common_share=share
-        )
+        ends = kernel.time_us, kernel.lower_us, kernel.upper_us
+        return ProblemTime(*ends, half_width, kernel.source, common_share=share)
 
     def _best(self, problem: NetworkProblem, best: Estimate) -> ProblemTime:
         """Return the time of the best algorithm."""
@@ -203,10 +202,8 @@ class Predictors:
             return layers
         width = models.by_kind[STEP].half_width
         shares = (width / max(log(layer.upper_us / layer.time_us), width) for layer in layers)
-        return tuple(
-            replace(layer, common_share=min(layer.common_share, share))
-            for layer, share in zip(layers, shares, strict=True)
-        )
+        pairs = zip(layers, shares, strict=True)
+        return tuple(replace(layer, common_share=min(layer.common_share, share)) for layer, share in pairs)
 
     def _peak(self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem]) -> Peak | None:
         """Return the dense peak of the arithmetic that most multiply-adds have; None if the GPU has none."""

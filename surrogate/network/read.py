@@ -9,17 +9,8 @@ from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
-from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT
-from surrogate.network.network import (
-    Layer,
-    Network,
-    NetworkBuilder,
-    ReadOptions,
-    element_type,
-    refusal,
-    refuse,
-    with_fields,
-)
+from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT, element_type
+from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, refusal, refuse, with_fields
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import NORM_NOTE, with_accumulation

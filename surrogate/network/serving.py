@@ -310,10 +310,7 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt:
 
 
 def _time(
-    kernels: Mapping[Operator, int],
-    answers: Mapping[Operator, ProblemTime],
-    floored_problems: Container[Operator],
-    device: Gpu,
+    kernels: Mapping[Operator, int], answers: Mapping[Operator, ProblemTime], floored: Container[Operator], device: Gpu
 ) -> _StepTime:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     unmeasured_us = 0.0
@@ -325,7 +322,7 @@ def _time(
             unmeasured_us += count * answer.time_us * expm1(answer.common_share * answer.half_width)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
             refusal = refusal or (missing_units(device, problem.dtype, problem.math) or "")
-    floored_in_step = tuple(problem for problem in kernels if problem in floored_problems)
+    floored_in_step = tuple(problem for problem in kernels if problem in floored)
     all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
     bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
     arithmetic_us = sum(

@@ -239,9 +239,8 @@ class Serving(TableResult):
         used = {name for row in rows[:maximum] for name in PARALLELISM if name in row.split}
         legend = "; ".join(f"{name}: {meaning}" for name, (_, meaning) in PARALLELISM.items() if name in used)
         title = f"{self.model}, {self.load.input} + {self.load.output} tokens"
-        return Table(
-            displayed, FORMATS, title, notes=[*filter(None, [self.verdict]), *further, legend, *lacks, *self.notes]
-        )
+        notes = [*filter(None, [self.verdict]), *further, legend, *lacks, *self.notes]
+        return Table(displayed, FORMATS, title, notes=notes)
 
     def _mark(self, row: ServerRow, is_best_of_gpu: bool) -> str:
         """Return the mark at the end of a row: whether the configuration, with its intervals, meets the targets."""

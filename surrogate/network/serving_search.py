@@ -234,9 +234,8 @@ def serve(
         raise InputError("--tpot: an answer of one token has no TPOT; leave it out, or give a longer --output")
     decoder = read_decoder(config)
     devices = _devices(gpu, compare_gpus)
-    search = _Search(
-        decoder, load, targets, choices, prices_of(price, [device.name for device in devices], "seer serving")
-    )
+    prices = prices_of(price, [device.name for device in devices], "seer serving")
+    search = _Search(decoder, load, targets, choices, prices)
     decoder.require_context(load.input + load.output)
     for device in devices:
         search.search_gpu(device)
@@ -291,9 +290,8 @@ class _Search:
         self.notes.update(dict.fromkeys((*filter(None, [unpack_note]), *missing_notes)))
         for tries in tried.values():
             maximum = _most_users(tries)
-            self.rows.extend(
-                row for row in tries if self.choices.concurrency or row.concurrency in USERS or row is maximum
-            )
+            is_given = self.choices.concurrency
+            self.rows.extend(row for row in tries if is_given or row.concurrency in USERS or row is maximum)
 
     def _row(self, decoder: Decoder, device: Gpu, library: str, plan: ReplicaPlan, steps: ServerSteps) -> ServerRow:
         """Return a configuration with its predictions."""
@@ -425,11 +423,8 @@ def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
     Rows with users that wait for memory are not among them. If any row has a price, rows without a price are not.
     """
     is_priced = any(row.usd_per_million_tokens is not None for row in rows)
-    served = [
-        row
-        for row in rows
-        if row.fits and row.bound != "memory" and (row.usd_per_million_tokens is not None) == is_priced
-    ]
+    fitting = [row for row in rows if row.fits and row.bound != "memory"]
+    served = [row for row in fitting if (row.usd_per_million_tokens is not None) == is_priced]
     front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
     displayed_first = front[:: ceil_div(len(front), MAX_ROWS) or 1]
     return [*displayed_first, *(row for row in rows if row not in displayed_first)]

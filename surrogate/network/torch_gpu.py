@@ -207,11 +207,8 @@ def recurrent_overrides() -> dict[str, Callable[..., object]]:
     """
     import torch
 
-    fakes = {
-        "_cudnn_rnn_backward": _fake_backward,
-        "_thnn_fused_gru_cell": _fake_gru_cell,
-        "_thnn_fused_gru_cell_backward": _fake_gru_cell_backward,
-    }
+    fakes = {"_cudnn_rnn_backward": _fake_backward, "_thnn_fused_gru_cell": _fake_gru_cell}
+    fakes["_thnn_fused_gru_cell_backward"] = _fake_gru_cell_backward
     for name, fake in fakes.items():
         torch.library.register_fake(f"aten::{name}", fake)
     layers = {f"{name}.input": partial(_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
@@ -259,9 +256,7 @@ def _packed_layers(
     return _layers(mode, data, hx, params, *settings, sizes=(-(-data.shape[0] // steps),) * steps)
 
 
-def _lstm_cell(
-    values: "Tensor", hx: "list[Tensor]", w_ih: "Tensor", w_hh: "Tensor", *biases: Any
-) -> tuple[object, ...]:
+def _lstm_cell(values: "Tensor", hx: "list[Tensor]", w_ih: "Tensor", w_hh: "Tensor", *biases: Any) -> object:
     """Run an LSTM cell: two products and one kernel for the rest."""
     import torch
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, overload
 import surrogate
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, one_line_errors
-from surrogate.features.problem import HALF
+from surrogate.features.problem import HALF, element_type
 from surrogate.features.user_code import imported_callable
 from surrogate.network import torch_gpu
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, element_type, with_fields
+from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
@@ -84,9 +84,8 @@ def _one_line_errors(source: str) -> Iterator[None]:
         try:
             yield
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            where = "".join(
-                f"{part}: " for part in (source, *getattr(error, "__notes__", ()), *_user_line(error)) if part
-            )
+            parts = source, *getattr(error, "__notes__", ()), *_user_line(error)
+            where = "".join(f"{part}: " for part in parts if part)
             raise InputError(TEXTS["refusals"]["values"].format(where=where, operator=error.func)) from None
         finally:
             torch_log.disabled = was_silent

@@ -39,9 +39,8 @@ def with_training(network: Network, training: bool, optimizer: str = OPTIMIZER) 
         return network
     loss = "the sum of the module's results" if network.training else "the last layer's result"
     network = training_iteration(network, optimizer)
-    return replace(
-        network, notes=(*network.notes, TEXTS["notes"]["training"].format(optimizer=step_text(optimizer), loss=loss))
-    )
+    note = TEXTS["notes"]["training"].format(optimizer=step_text(optimizer), loss=loss)
+    return replace(network, notes=(*network.notes, note))
 
 
 def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
@@ -58,9 +57,7 @@ def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
     dtype = next((layer.problem.dtype for layer in forward if layer.parameters), "fp32")
     add_step(builder, weights, optimizer, dtype)
     state = total_state_bytes(trained_weights(forward), optimizer, dtype)
-    missing = {
-        name: Work(TRAINING_WORK * work.flops, TRAINING_WORK * work.bytes) for name, work in network.missing.items()
-    }
+    missing = {name: Work(*(TRAINING_WORK * part for part in work)) for name, work in network.missing.items()}
     fields = {"state_bytes": state, "forward_layers": len(forward), "missing": missing}
     return replace(network, layers=tuple(builder.layers), training=True, **fields)
 

@@ -75,10 +75,8 @@ class VariantFit:
             return tuned_tree(x, y, classify=classify, seed=seed, evaluations=evaluations)
 
         outputs = m.sizes.batch * m.sizes.out_width**2 * m.sizes.outputs
-        times = {
-            int(bound): FormFit.of(_time_terms(m, m.bound == bound, int(bound)), m.time_us[m.bound == bound])
-            for bound in np.unique(m.bound)
-        }
+        members = {int(bound): m.bound == bound for bound in np.unique(m.bound)}
+        times = {bound: FormFit.of(_time_terms(m, rows, bound), m.time_us[rows]) for bound, rows in members.items()}
         return cls(
             algorithm,
             tile,
@@ -301,10 +299,8 @@ class FftFit:
         batch = float(np.median(sizes.batch))
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
-        fits = {
-            int(width): FormFit.of(_terms(algorithm, sizes.take(bucket == width)), scaled[bucket == width])
-            for width in np.unique(bucket)
-        }
+        members = {int(width): bucket == width for width in np.unique(bucket)}
+        fits = {width: FormFit.of(_terms(algorithm, sizes.take(rows)), scaled[rows]) for width, rows in members.items()}
         counted = np.flatnonzero(np.isfinite(bound))
         tree = None
         if len(counted) and algorithm == "FFT_TILING":

@@ -83,10 +83,8 @@ def mechanism_terms(rows: Rows, mechanism_code: int) -> MechanismTerms:
     floors = compute_us(kernel.arithmetic_flops, peak), memory_us(kernel.dram_bytes, bandwidth)
     bound = roofline_class(*floors, kernel.launches[1].waves)
     tile = gemm_p_tile(p.channels_out) if mechanism == "precomp_gemm" else np.full(len(rows), -1)
-    terms = tuple(
-        _forms(p, mechanism, kernel, tile=t, b_max=slots[t], peak=peak, bandwidth=bandwidth)
-        for t in range(len(TILES[mechanism]))
-    )
+    rates = {"peak": peak, "bandwidth": bandwidth}
+    terms = tuple(_forms(p, mechanism, kernel, tile=t, b_max=slots[t], **rates) for t in range(len(TILES[mechanism])))
     return MechanismTerms(mechanism, bound, span=span, tile=tile, terms=terms)
 
 
