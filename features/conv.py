@@ -204,13 +204,8 @@ class Conv(InNetwork):
     def __str__(self) -> str:
         """Return the canonical text, as in ``n32c256h14w14k256r3s3p1u1``; sizes that have their defaults are left
         out."""
-        is_printed = {
-            "q": self.pad_w != self.pad_h,
-            "v": self.stride_w != self.stride_h,
-            "l": self.dilation_h != 1 or self.dilation_w != 1,
-            "j": self.dilation_w != self.dilation_h,
-            "g": self.groups != 1,
-        }
+        is_printed = {"q": self.pad_w != self.pad_h, "v": self.stride_w != self.stride_h, "g": self.groups != 1}
+        is_printed |= {"l": self.dilation_h != 1 or self.dilation_w != 1, "j": self.dilation_w != self.dilation_h}
         pairs = zip(LETTERS, self.sizes, strict=True)
         return "".join(f"{letter}{size}" for letter, size in pairs if is_printed.get(letter, True))
 

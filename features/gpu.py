@@ -56,10 +56,8 @@ def read_gpu_file(path: Path, inherited: Mapping[str, Row]) -> tuple[dict[str, R
     ill-typed keys; the message names all of them.
     """
     content = _parse(path)
-    keys = {
-        section: {key: _KINDS[kind] for key, kind in listed.items()}
-        for section, listed in _parse(Path(__file__).with_name("gpu_keys.toml")).items()
-    }
+    declared = _parse(Path(__file__).with_name("gpu_keys.toml"))
+    keys = {section: {key: _KINDS[kind] for key, kind in rows.items()} for section, rows in declared.items()}
     schema = content.get("schema", SCHEMA)
     if schema != SCHEMA:
         raise InputError(f"{path}: schema is {schema!r}; this version reads {SCHEMA}; update the program or the file")

@@ -317,12 +317,9 @@ def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float
     none, and always on AMD, it is the Titan Xp's value for the tile, or for the nearest tile in its table.
     """
     if gpu.compute_capability in LIMITS:
-        recorded = [
-            launch
-            for launch in launches()
-            if _matches(launch, algorithm, tile_m, tile_n)
-            and any(_RECORDED_ON[name] <= gpu.compute_capability for name in launch.architectures)
-        ]
+        older = {name for name, capability in _RECORDED_ON.items() if capability <= gpu.compute_capability}
+        matching = [launch for launch in launches() if _matches(launch, algorithm, tile_m, tile_n)]
+        recorded = [launch for launch in matching if not older.isdisjoint(launch.architectures)]
         same_architecture = [launch for launch in recorded if gpu.architecture in launch.architectures]
         blocks = sorted(launch.blocks_per_sm(gpu.compute_capability) for launch in same_architecture or recorded)
         # The kernels of one tile differ slightly in registers: take the median, unless it cannot run.

@@ -57,8 +57,5 @@ def _only_function(source: str, module: object) -> str:
 
 def _functions(module: object) -> list[str]:
     """Return the names of the public functions that a module defines."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if isfunction(value) and value.__module__ == vars(module)["__name__"] and not name.startswith("_")
-    ]
+    functions = {name: value for name, value in vars(module).items() if isfunction(value) and not name.startswith("_")}
+    return [name for name, value in functions.items() if value.__module__ == vars(module)["__name__"]]

@@ -61,9 +61,9 @@ def _tiling_bytes(z: Sized) -> Number:
     For filters of one element with stride 1, the transform is along rows of 32 elements.
     """
     along_rows = (z.r == 1) & (z.s == 1) & (z.stride_h == 1) & (z.stride_w == 1)
+    axes = (z.h, z.pad_h, z.r), (z.w, z.pad_w, z.s)
     rows, columns = (
-        ceil_div(size + 2 * pad - taps + 1, FFT_TILE + 1 - minimum(taps, FFT_TILE))
-        for size, pad, taps in ((z.h, z.pad_h, z.r), (z.w, z.pad_w, z.s))
+        ceil_div(size + 2 * pad - taps + 1, FFT_TILE + 1 - minimum(taps, FFT_TILE)) for size, pad, taps in axes
     )
     tiles_of_rows = z.h * minimum(ceil_div(z.w, FFT_TILE), TILES_AT_ONCE)
     tiles = where(along_rows, tiles_of_rows, minimum(rows * columns, TILES_AT_ONCE))

@@ -249,10 +249,8 @@ class DescribedFamily(Family[DescribedProblem]):
         registered = bool(gpu.vendor)
         m = machine(gpu) if gpu.sms else None
         figures = tuple(map(float, machine_features(m))) if m and registered else (np.nan,) * len(MACHINE_NAMES)
-        setting_codes = [
-            float(self.settings[name].index(value)) if value in self.settings[name] else np.nan
-            for name, value in zip(self.setting_names, setting, strict=True)
-        ]
+        pairs = zip(self.settings.values(), setting, strict=True)
+        setting_codes = [float(values.index(value)) if value in values else np.nan for values, value in pairs]
 
         # The GPU's speed relative to an ordinary GPU; 1 if it has no figures.
         speed = np.sqrt(m.fp32_tflops / ORDINARY_TFLOPS * m.dram_gbs / ORDINARY_GBS) if m else 1.0

@@ -55,12 +55,12 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     # (draws, ranks, experts of a rank): take the rank with most pairs in each draw.
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
-    return ExpertLoad(
-        pairs=float(busiest.sum(axis=1).mean()),
-        used_experts=float((busiest > 0).sum(axis=1).mean()),
-        max_pairs=float(busiest.max(axis=1).mean()),
-        tiles=float(np.ceil(busiest / TILE).sum(axis=1).mean()),
-    )
+    totals = busiest.sum(axis=1), (busiest > 0).sum(axis=1), busiest.max(axis=1), np.ceil(busiest / TILE).sum(axis=1)
+    pairs, used_experts, max_pairs, tiles = (float(each.mean()) for each in totals)
+    return ExpertLoad(pairs, used_experts, max_pairs, tiles)
+
+
+_LETTERS = {"t": "tokens", "h": "hidden", "i": "inter", "k": "topk", "e": "experts"}
 
 
 # 4 tokens with 2 of 8 experts each are 8 pairs, one per expert. An expert has three matrices of 16 × 32 values.
@@ -86,15 +86,7 @@ class Moe(Operator):
     BATCH: ClassVar[str] = "tokens"
     MULTIPLIES: ClassVar[bool] = True
     CHOICES: ClassVar[Choices] = {"dtype": tuple(ELEMENTS), "math": MATHS}
-    LETTERS: ClassVar[Mapping[str, str]] = {
-        "t": "tokens",
-        "h": "hidden",
-        "i": "inter",
-        "k": "topk",
-        "e": "experts",
-        "tp": "tensor_parallel",
-        "ep": "expert_parallel",
-    }
+    LETTERS: ClassVar[Mapping[str, str]] = {**_LETTERS, "tp": "tensor_parallel", "ep": "expert_parallel"}
 
     dtype: str = "bf16"
     math: str = "default"

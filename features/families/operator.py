@@ -463,13 +463,8 @@ def image_classes(base: type[Image], rows: Mapping[str, Mapping[str, Any]]) -> d
         if missing or unknown:
             wrong = f"lacks {missing}" if missing else f"has {unknown}; known: {', '.join(sorted(OPTIONAL_KEYS))}"
             raise TypeError(f"{base.FAMILY}.toml: the row of operator {kind} {wrong}")
-        members: dict[str, Any] = {
-            "__slots__": (),
-            "__doc__": f"{kind}: {row['meaning']}.",
-            "__module__": base.__module__,
-            "FLOPS": row["flops"],
-            "ACCESSES": row["accesses"],
-        }
+        members: dict[str, Any] = {"__slots__": (), "__module__": base.__module__, "FLOPS": row["flops"]}
+        members |= {"__doc__": f"{kind}: {row['meaning']}.", "ACCESSES": row["accesses"]}
         for key in OPTIONAL_KEYS & row.keys():
             members[_CONSTANTS.get(key, key.upper())] = tuple(row[key]) if isinstance(row[key], list) else row[key]
         name = "".join(word.capitalize() for word in kind.split("_"))

@@ -295,10 +295,9 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
         if below:
             unit = "s" if np.median(ratio) < 1e-3 else "ms"
             remedy = f"are these {unit}?" if below > len(ratio) / 2 else "look at flops and bytes, too"
-            warnings.append(
-                f"{name}: {below:,} of {len(ratio):,} times are below {FASTEST_US:g} µs or the time at the GPU's peaks,"
-                f" down to {ratio.min():.1g} of this limit; time_us is in µs, {remedy}"
-            )
+            limit = f"{FASTEST_US:g} µs or the time at the GPU's peaks, down to {ratio.min():.1g} of this limit"
+            counts = f"{below:,} of {len(ratio):,} times are below {limit}"
+            warnings.append(f"{name}: {counts}; time_us is in µs, {remedy}")
     values = _formula_inputs(ok, family)
     for condition in family.description.conditions or ():
         out = int((np.nan_to_num(np.broadcast_to(condition.value(values), len(ok))) == 0).sum())

@@ -57,24 +57,17 @@ def family_of_columns(names: Iterable[str], where: str) -> Family:
     present = {*names}
     sized = {size for family in FAMILIES.values() for size in family.size_names} & present
     # The best family has the most of these sizes. Among several such families, it lacks the fewest required sizes.
-    scores = {
-        family.name: (len(sized & {*family.size_names}), len({*required(family)} & present) - len(required(family)))
-        for family in FAMILIES.values()
-    }
-    best = [FAMILIES[name] for name, score in scores.items() if sized and score == max(scores.values())]
+    scores = [(len(sized & {*each.size_names}), -len({*required(each)} - present)) for each in FAMILIES.values()]
+    best = [each for each, score in zip(FAMILIES.values(), scores, strict=True) if sized and score == max(scores)]
     if not best:
         sizes = "; ".join(f"{','.join(required(f))} ({f.name})" for f in FAMILIES.values() if f.name in f.kinds)
-        raise InputError(
-            f"{where}: no column names a problem; give a column problem with texts, or operator and its sizes, or"
-            f" only sizes: {sizes}"
-        )
+        forms = "give a column problem with texts, or operator and its sizes, or only sizes"
+        raise InputError(f"{where}: no column names a problem; {forms}: {sizes}")
     family, *others = best
     if others or family.name not in family.kinds:
         families = ", ".join(each.name for each in best)
-        raise InputError(
-            f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({families}); add a column operator,"
-            f" or the sizes of a {_DEFAULT.name}, {', '.join(required(_DEFAULT))}"
-        )
+        remedy = f"add a column operator, or the sizes of a {_DEFAULT.name}, {', '.join(required(_DEFAULT))}"
+        raise InputError(f"{where}: {', '.join(sorted(sized))} are sizes of several operators ({families}); {remedy}")
     if missing := [name for name in required(family) if name not in present]:
         rule = f"a problem of {family.name} has {', '.join(required(family))}"
         hint = nearest(missing[0], [*present - sized])

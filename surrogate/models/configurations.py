@@ -311,13 +311,9 @@ class Configurations(TimeModel):
         """Return measured GPU → its columns, and log2 of its FLOPs and bytes per µs, (2,), by the rooflines."""
         work, roofline = self._work(self._measured)[:, :2], self._work(self._measured)[:, ROOFLINE, None]
         of_gpu = self._gpu_of
-        return {
-            name: (
-                self._measured[of_gpu == name][0, -len(MACHINE_NAMES) :],
-                (work - roofline)[of_gpu == name].max(axis=0),
-            )
-            for name in sorted(self.gpus)
-        }
+        figures, rates = self._measured[:, -len(MACHINE_NAMES) :], work - roofline
+        boards = {name: of_gpu == name for name in sorted(self.gpus)}
+        return {name: (figures[rows][0], rates[rows].max(axis=0)) for name, rows in boards.items()}
 
     @property
     def _measured(self) -> np.ndarray:

@@ -131,15 +131,9 @@ class InterpolatedTerms(TimeModel):
         residual = None if self.trees_ is None else self.booster_.inplace_predict
         for members, codes, measured in self._measured_rows(rows):
             part = rows.take(members)
-            log[members] = log_corrections(
-                measured,
-                rows.family,
-                codes=codes,
-                sizes=part.sizes,
-                library=part.frame["library"].to_numpy(),
-                terms=partial(self._terms_at, part),
-                residual=residual,
-            )
+            terms = partial(self._terms_at, part)
+            of_rows = {"codes": codes, "sizes": part.sizes, "library": part.frame["library"].to_numpy()}
+            log[members] = log_corrections(measured, rows.family, terms=terms, residual=residual, **of_rows)
         time_us = self.terms_.base_us(rows) * np.exp(log)
         open_rows = np.flatnonzero(np.isnan(log))
         time_us[open_rows] = self.terms_.predict(rows.take(open_rows))

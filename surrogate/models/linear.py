@@ -195,10 +195,8 @@ class LiEtAl(TimeModel):
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         """Fit each GPU and candidate, and the more general groups (see `levels`)."""
         units = self.units(rows)
-        self.coefficients_ = {
-            key: relative_fit(units[index], time_us[index], nonnegative=True)
-            for key, index in fitted_groups(self.levels(rows), self.least_rows, np.arange(len(rows)))
-        }
+        groups = fitted_groups(self.levels(rows), self.least_rows, np.arange(len(rows)))
+        self.coefficients_ = {key: relative_fit(units[at], time_us[at], nonnegative=True) for key, at in groups}
 
     def _predict(self, rows: Rows) -> np.ndarray:
         units = self.units(rows)

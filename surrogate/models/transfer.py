@@ -262,15 +262,12 @@ class TransferState:
     @cached_property
     def _ready(self) -> list[Ensembles]:
         """Return `relative` and `failing` for all problems and without each fold, ready to predict."""
-        failing = self.failing or (None,) * len(self.relative)
-        columns = range(self.width)
-        return [
-            (
-                ReadyTrees(lambda run=run: _tolerant(run), columns),
-                fail and ReadyTrees(lambda fail=fail: _tolerant(fail), columns),
-            )
-            for run, fail in zip(self.relative, failing, strict=True)
-        ]
+
+        def ready(trees: Trees) -> ReadyTrees:
+            return ReadyTrees(lambda: _tolerant(trees), range(self.width))
+
+        pairs = zip(self.relative, self.failing or (None,) * len(self.relative), strict=True)
+        return [(ready(run), ready(fail) if fail else None) for run, fail in pairs]
 
     def to_files(self) -> dict[str, bytes]:
         """Return the arrays as a NumPy archive, each ensemble of trees as an archive, and the rest as JSON."""

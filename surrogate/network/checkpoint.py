@@ -61,11 +61,8 @@ class ModuleNames:
         parts = {".".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end)}
         inner = module.removeprefix("model.")
         names = (module, f"model.language_model.{inner}", f"language_model.{module}")
-        return (
-            (self.all and module != HEAD)
-            or not self._parts.isdisjoint(parts)
-            or any(pattern.match(name) for pattern in self._patterns for name in names)
-        )
+        matches = any(pattern.match(name) for pattern in self._patterns for name in names)
+        return (self.all and module != HEAD) or not self._parts.isdisjoint(parts) or matches
 
 
 def _in_text_model(name: str) -> str:

@@ -152,12 +152,8 @@ def comparison_row(record: dict[str, Any]) -> dict[str, Any]:
     row |= {"90 %, µs": (record["lower_us"], record["upper_us"]), "samples/s": record["samples_per_s"]}
     if record["tokens_per_s"]:
         row["tokens/s"] = record["tokens_per_s"]
-    row |= {
-        "MFU %": percent(record["mfu"]),
-        "coverage %": percent(record["coverage"]),
-        "GiB per GPU": gib(record["memory_bytes"]),
-        "fits": record["fits"],
-    }
+    row |= {"MFU %": percent(record["mfu"]), "coverage %": percent(record["coverage"])}
+    row |= {"GiB per GPU": gib(record["memory_bytes"]), "fits": record["fits"]}
     if "gpu" in record:
         row["measured %"] = percent(record["measured_share"])
     row |= {title: record[name] for name, title in COSTS.items() if name in record}

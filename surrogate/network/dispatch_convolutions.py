@@ -60,10 +60,8 @@ def window_of(call: Call, size: Shape, kernel: Shape, output: Shape | None) -> o
     if output is None or len(output) != rank or min(output) < 1:
         raise UnsupportedError("output of the convolution")
     padding = call.numbers("padding", rank, 0) if call.is_recorded("padding") else (None,) * rank
-    solutions = [
-        solve_stride_and_padding(*sizes, stride=step, pad=pad)
-        for *sizes, step, pad in zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
-    ]
+    axes = zip(size, extents, output, stride or (None,) * rank, padding, strict=True)
+    solutions = [solve_stride_and_padding(*sizes, stride=step, pad=pad) for *sizes, step, pad in axes]
     pads = tuple(pad for _, pad in solutions)
     return operators.Steps(pads, pads, tuple(step for step, _ in solutions), dilation)
 

@@ -195,13 +195,9 @@ def network_of(
         add_call(call, builder, training=training)
     if not builder.layers and not builder.unsupported:
         raise InputError(f"{path}: no operator costs time (only views and constants); give a network that computes")
-    return builder.network(
-        path.stem,
-        batch,
-        parameters=sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter),
-        weights_bytes=sum(tensor.bytes for tensor in stored),
-        **allocator.peak_fields(persistent_bytes),
-    )
+    parameters = sum(prod(tensor.shape or ()) for tensor in stored if tensor.parameter)
+    sizes = {"parameters": parameters, "weights_bytes": sum(tensor.bytes for tensor in stored)}
+    return builder.network(path.stem, batch, **sizes, **allocator.peak_fields(persistent_bytes))
 
 
 def simulate_pass(allocator: "Allocator", calls: Sequence[Call], *, backward: bool) -> None:

@@ -166,11 +166,8 @@ def _nodes(graph: "GraphProto", tensors: dict[str, Tensor], folder: ShapeFolder,
             op = f"{call.op} (of strings)"
         yield (call := replace(call, outputs=outputs, op=op))
         # The first run counts the weights; each run adds to their gradients.
-        trained = {
-            key: replace(t, needs_gradient=True, parameter=False)
-            for key, t in call.arguments.items()
-            if isinstance(t, Tensor) and t.parameter
-        }
+        weights = {key: t for key, t in call.arguments.items() if isinstance(t, Tensor) and t.parameter}
+        trained = {key: replace(t, needs_gradient=True, parameter=False) for key, t in weights.items()}
         call = replace(call, arguments={**call.arguments, **trained})
         yield from repeat(call, folder.runs.get(shapes.first_result(proto), 1) - 1)
 

@@ -197,11 +197,8 @@ def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segmen
     pairs = zip(backward, times_us[network.forward_layers :], strict=True)
     backward_times_us = [0.0 if is_update(layer) else time_us for layer, time_us in pairs]
     backward_us = sum(backward_times_us)
-    gradients = [
-        (ready_us, layer.parameters)
-        for layer, ready_us in zip(backward, accumulate(backward_times_us), strict=True)
-        if layer.parameters and not is_update(layer)
-    ]
+    ends = zip(backward, accumulate(backward_times_us), strict=True)
+    gradients = [(end_us, layer.parameters) for layer, end_us in ends if layer.parameters and not is_update(layer)]
     if not gradients:
         forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
         gradients = [
@@ -247,10 +244,8 @@ def _sharded_segments(network: Network, times_us: Sequence[float]) -> list[Segme
     weights, trained = gathered_parameters(network), trained_parameters(network)
     pairs = zip(network.layers, times_us, strict=True)
     timed = [(unit_of(layer.name), time_us) for layer, time_us in pairs if not is_update(layer)]
-    runs = [
-        [(unit, sum(time_us for _, time_us in run)) for unit, run in groupby(layers, key=itemgetter(0))]
-        for layers in (timed[:count], timed[count:])
-    ]
+    passes = [groupby(layers, key=itemgetter(0)) for layers in (timed[:count], timed[count:])]
+    runs = [[(unit, sum(time_us for _, time_us in run)) for unit, run in groups] for groups in passes]
     segments, gpus = [], network.cluster.node_gpus
     for is_backward, parts in enumerate(runs):
         last_index = {unit: index for index, (unit, _) in enumerate(parts)}

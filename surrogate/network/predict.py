@@ -316,15 +316,11 @@ class Predictors:
             return {}
         import pandas as pd
 
-        records = [
-            {
-                **asdict(problem),
-                **{name: getattr(choice, name) for name in ("gpu", "library", "library_version")},
-                "algorithm": choice.estimates[0].candidate.name,
-            }
-            for problem, choice in picks.items()
-        ]
-        classes = self.paper.bound(pd.DataFrame(records))
+        frame = pd.DataFrame(map(asdict, picks))
+        for name in ("gpu", "library", "library_version"):
+            frame[name] = [getattr(choice, name) for choice in picks.values()]
+        frame["algorithm"] = [choice.estimates[0].candidate.name for choice in picks.values()]
+        classes = self.paper.bound(frame)
         return {problem: BOUNDS[bound] if bound >= 0 else "" for problem, bound in zip(picks, classes, strict=True)}
 
 
@@ -358,11 +354,8 @@ def model_multiply_adds(network: Network) -> int:
     A product has two products as gradients, and a frozen one has one. Source: Chowdhery et al., "PaLM" (2022),
     appendix B.
     """
-    return network.accumulate * sum(
-        layer.problem.multiply_adds - layer.problem.recomputed_multiply_adds
-        for layer in network.layers
-        if not (is_update(layer) or is_recomputed(layer))
-    )
+    counted = (layer.problem for layer in network.layers if not (is_update(layer) or is_recomputed(layer)))
+    return network.accumulate * sum(each.multiply_adds - each.recomputed_multiply_adds for each in counted)
 
 
 def _layer_time(layer: Layer, time: LayerTime, min_us: float, runs: int) -> LayerTime:
@@ -458,12 +451,9 @@ def _heuristic(network: Network, choices: Selections) -> dict[str, float]:
     picks = [(layer.problem, layer.heuristic) for layer in network.layers if layer.problem.HAS_ALGORITHMS]
     if not any(pick for _, pick in picks):
         return {}
-    times = [
-        (estimate.time_us, choices[problem].estimates[0].time_us)
-        for problem, pick in picks
-        for estimate in choices[problem].estimates
-        if estimate.candidate.name == pick
-    ]
+    rankings = [(choices[problem].estimates, pick) for problem, pick in picks]
+    pairs = [(each, ranked[0]) for ranked, pick in rankings for each in ranked if each.candidate.name == pick]
+    times = [(picked.time_us, best.time_us) for picked, best in pairs]
     picked_us = sum(picked_us for picked_us, _ in times)
     best_us = sum(best_us for _, best_us in times)
     unknown = len(picks) - len(times)

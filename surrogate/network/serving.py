@@ -325,10 +325,8 @@ def _time(
     floored_in_step = tuple(problem for problem in kernels if problem in floored)
     all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
     bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
-    arithmetic_us = sum(
-        count * compute_us(problem.flops, peak_tflops(device, problem.dtype, problem.uses_tensor_cores))
-        for count, problem in bounded
-    )
+    peaks = [(count, each, peak_tflops(device, each.dtype, each.uses_tensor_cores)) for count, each in bounded]
+    arithmetic_us = sum(count * compute_us(each.flops, peak) for count, each, peak in peaks)
     traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
     bounds = float(arithmetic_us), float(traffic_us)
     return _StepTime(sum(parts.values()), parts, unmeasured_us, floored_in_step, all_reduce_source, refusal, *bounds)
@@ -355,8 +353,5 @@ def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _Ste
     parts = {name: decode.parts[name] / 1e3 / total_ms for name in PARTS}
     communication = steps.prompts_per_token * prompt.parts[COMMUNICATION] / 1e3 / total_ms
     parts[COMMUNICATION] += communication
-    return replace(
-        steps,
-        parts=parts | {PROMPTS: steps.prompts_ms / total_ms - communication},
-        min_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3,
-    )
+    parts[PROMPTS] = steps.prompts_ms / total_ms - communication
+    return replace(steps, parts=parts, min_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3)

@@ -213,13 +213,8 @@ class Serving(TableResult):
             return ()
         minimum = self.best.cost(self.best.tokens_per_s_per_gpu)
         is_priced = self.best.usd_per_million_tokens is not None
-        return tuple(
-            row
-            for row in self.rows[1:]
-            if row.meets
-            and row.cost(row.tokens_per_s_per_gpu_high) <= minimum
-            and (row.usd_per_million_tokens is not None) == is_priced
-        )
+        meeting = [row for row in self.rows[1:] if row.meets and (row.usd_per_million_tokens is not None) == is_priced]
+        return tuple(row for row in meeting if row.cost(row.tokens_per_s_per_gpu_high) <= minimum)
 
     def table(self, maximum: int = MAX_ROWS) -> Table:
         """Return the printed table.

@@ -116,18 +116,16 @@ def with_kernel_metrics(frame: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFr
 
 def _main_kernels(kernels: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """Return one row per key: `METRIC_COLUMNS` of its main kernel."""
-    rank = kernels.assign(
-        _work=-kernels["fp32_instructions"].fillna(-1), _time=-kernels["time_us"].fillna(-1)
-    ).sort_values(["_work", "_time", "kernel_index"], kind="stable")
+    work, time_us = (-kernels[name].fillna(-1) for name in ("fp32_instructions", "time_us"))
+    order = ["_work", "_time", "kernel_index"]
+    rank = kernels.assign(_work=work, _time=time_us).sort_values(order, kind="stable")
     main = rank.drop_duplicates(key).copy()
     totals = kernels.groupby(key, sort=False).agg(total_us=("time_us", "sum"), table_class=("kernel_class", "first"))
     main = main.merge(totals.reset_index(), on=key, validate="one_to_one")
     main["main_kernel_us"] = main["time_us"]
     main["other_kernels_us"] = main["total_us"] - main["time_us"].fillna(0.0)
-    main["variant"] = [
-        variant_name(algorithm, name, tile)
-        for algorithm, name, tile in zip(main["algorithm"], main["kernel_name"], main["tile"], strict=True)
-    ]
+    names = zip(main["algorithm"], main["kernel_name"], main["tile"], strict=True)
+    main["variant"] = [variant_name(*each) for each in names]
     main["b_max"] = main["b_max"].astype(float).fillna(_occupied(main))
     counted = main["fp32_utilization_pct"].notna() & main["dram_utilization_pct"].notna()
     bound = kernel_class(main["fp32_utilization_pct"].to_numpy(), main["dram_utilization_pct"].to_numpy())
