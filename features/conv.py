@@ -39,6 +39,7 @@ SETTINGS = problems.CONV_SETTINGS
 _TAPS = "distance of the filter's taps, 1 where dense"
 _SIZES = attrgetter(*SIZE_COLUMNS)
 _STEPS = attrgetter(*SIZE_COLUMNS[7:13])
+_TRAITS = attrgetter("r", "s", "stride_h", "stride_w")
 LETTERS: dict[str, str] = dict(zip("nchwkrspquvljg", SIZE_COLUMNS, strict=True))
 """Letter in a text → field of `Conv`."""
 
@@ -166,7 +167,10 @@ class Conv(InNetwork):
         """Elements of the filter."""
         return self.k * (self.c // self.groups) * self.r * self.s
 
-    multiply_adds = property(problems.half_of_flops)
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`."""
+        return self.flops // 2
 
     @property
     def is_gradient(self) -> bool:
@@ -503,10 +507,7 @@ class ConvFamily(Family[Problem]):
         """
         p = problem
         return (
-            p.r,
-            p.s,
-            p.stride_h,
-            p.stride_w,
+            *_TRAITS(p),
             1 * ((p.dilation_h > 1) | (p.dilation_w > 1)),
             where(p.groups == 1, 1, where(p.groups == p.c, 3, 2)),
             1 * ((p.pad_h >= p.r) | (p.pad_w >= p.s)),

@@ -364,7 +364,11 @@ class GpuRegistry:
         return [board for board in self.gpus if fits(board)]
 
     def with_units(self, architecture: str, units: int) -> list[Gpu]:
-        """Return the boards of an architecture with a number of compute units; `gpu_of_architecture` says more."""
+        """Return the boards of an architecture with a number of compute units, as ``gfx942`` and 304; commonest first.
+
+        RDNA's drivers count pairs of compute units (work-group processors), so half of a board's units fits there, too.
+        Raises `InputError` if no board fits.
+        """
         boards = [board for board in self.gpus if _key(board.architecture) == _key(architecture)]
         paired = 2 * units if boards and boards[0].product_line == "gfx1" else 0
         for count in (units, paired):
@@ -425,20 +429,6 @@ def gpu(name: str) -> Gpu:
     if not isinstance(name, str):
         raise InputError(f"the GPU is a {type(name).__name__}; give its name, as in h100-sxm")
     return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
-
-
-def gpu_of_architecture(architecture: str, compute_units: int) -> str:
-    """Return the registry name of the GPU of an architecture with a number of compute units, as in ``gfx942`` and 304.
-
-    If several boards fit, it is the first in the registry, which is the commonest. RDNA's drivers count pairs of
-    compute units (work-group processors), so half of a board's units fits there, too.
-
-    Raises
-    ------
-    InputError
-        If no board fits.
-    """
-    return registry().with_units(architecture, compute_units)[0].name
 
 
 def canonical(name: str) -> str:

@@ -134,11 +134,6 @@ Gradients = tuple[tuple[str, Any], ...]
 """Parts of a backward pass: name and problem."""
 
 
-def half_of_flops(problem: Any) -> int:
-    """Return half of a problem's `flops`: its multiply-adds."""
-    return int(problem.flops) // 2
-
-
 class InNetwork:
     """A problem as a layer: its batch, its weights, and the kernels of its backward pass."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..elementwise import Number, ceil_div, log2, minimum, round_up, where
 from ..gpu import Gpu
-from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size, half_of_flops
+from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, memory_us, waves_of
 from .operator import Choices, Misfit, Operator, operator_class, register_operator
 from .operator_family import FamilyDeclaration
@@ -115,7 +115,10 @@ class AttentionOperator(Operator):
         """Return the maximum number of keys of a query."""
         return self.context_length
 
-    multiply_adds = property(half_of_flops)
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`."""
+        return int(self.flops) // 2
 
     def gradients(self, of: str) -> Gradients:
         """Return the fused backward pass of a prompt or an encoder, for the gradients of all inputs."""

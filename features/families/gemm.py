@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from .. import roofline
 from ..elementwise import Number, ceil_div, log2, where
 from ..gpu import Gpu
-from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size, half_of_flops
+from ..problem import ELEMENTS, INPUT, MATHS, Gradients, Size
 from ..roofline import Machine, mechanism_b_max
 from .operator import Choices, Operator, register_operator
 from .operator_family import FamilyDeclaration
@@ -92,7 +92,10 @@ class Gemm(Operator):
         """Elements of B."""
         return self.batch * self.k * self.n
 
-    multiply_adds = property(half_of_flops)
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`, as an integer."""
+        return int(self.flops) // 2
 
     def gradients(self, of: str) -> Gradients:
         """Return dA (m × k) = dC · Bᵀ, or dB (k × n) = Aᵀ · dC: a product of the same three sizes."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 from .. import roofline
 from ..elementwise import Number, ceil_div, log2, maximum
 from ..gpu import Gpu
-from ..problem import INPUT, WEIGHT, Gradients, Size, half_of_flops
+from ..problem import INPUT, WEIGHT, Gradients, Size
 from ..roofline import Machine
 from .gemm import Gemm
 from .operator import Operator, register_operator
@@ -58,7 +58,10 @@ class Recurrent(Operator):
         """Elements of both matrices, without biases."""
         return self.rows * (self.inputs + self.hidden)
 
-    multiply_adds = property(half_of_flops)
+    @property
+    def multiply_adds(self) -> int:
+        """Half of `flops`."""
+        return self.flops // 2
 
     @property
     def blocks(self) -> Number:

@@ -187,8 +187,8 @@ def _int_sizes(values: pd.Series, column: str, name: str) -> pd.Series:
 def find_violations(frame: pd.DataFrame, described_family: Family | None = None) -> list[Violation]:
     """Return every violation in a normalised frame, in the order of rows; ``described_family`` as in `families_of`."""
     rules = _rules(frame, described_family)
-    broken = [(int(row), column, rule) for column, mask, rule in rules for row in np.flatnonzero(mask)]
-    violations = [Violation(row, column, _python_value(frame[column].iloc[row]), rule) for row, column, rule in broken]
+    broken = [(row, column, rule) for column, mask, rule in rules for row in np.flatnonzero(mask).tolist()]
+    violations = [Violation(row, column, frame[column].iloc[[row]].tolist()[0], rule) for row, column, rule in broken]
     return sorted(violations, key=lambda violation: violation.row)
 
 
@@ -241,11 +241,6 @@ def _time_rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:
         ):
             if column in frame:
                 yield column, ok & breaks(frame[column].to_numpy()), rule
-
-
-def _python_value(value: object) -> object:
-    """Return a NumPy scalar as a Python number, for messages."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_formulas(frame: pd.DataFrame, family: DescribedFamily, name: str) -> None:

@@ -52,9 +52,20 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def _writing(path: str | Path) -> Iterator[None]:
+    """Turn errors of the file system into the `unwritable` error of ``path``; a NUL in a name is a `ValueError`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise unwritable(path, error) from None
+
+
 def _temporary(path: str | Path) -> tuple[Path, Path, bool]:
     """Return the file of ``path``, a new empty file that will replace it, and whether ``path`` is a stream."""
-    try:
+    with _writing(path):
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # a link to itself
             raise OSError(0, "it is a link to itself")
@@ -64,8 +75,6 @@ def _temporary(path: str | Path) -> tuple[Path, Path, bool]:
         folder = Path(tempfile.gettempdir()) if is_stream else target.parent
         handle, name = tempfile.mkstemp(prefix=f".{target.name[:40]}.", dir=folder)
         os.close(handle)
-    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
-        raise unwritable(path, error) from None
     return target, Path(name), is_stream
 
 
@@ -74,7 +83,7 @@ def require_writable(path: str | Path, folder: Literal["", "filled", "replaced"]
 
     ``folder`` is "filled" for a folder that gets files (`staged`), and "replaced" for `write_folder`.
     """
-    try:
+    with _writing(path):
         with suppress(FileNotFoundError, NotADirectoryError):
             Path(path).stat()  # fails for an impossible name, and for a file in a closed folder
         if not folder:
@@ -91,10 +100,6 @@ def require_writable(path: str | Path, folder: Literal["", "filled", "replaced"]
         start = target if folder == "filled" else target.parent
         existing = next(each for each in (start, *start.parents) if each.exists())
         Path(tempfile.mkdtemp(prefix=".seer-", dir=existing)).rmdir()
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise unwritable(path, error) from None
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -110,7 +115,7 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
     written.
     """
     target = Path(os.path.realpath(path))
-    try:
+    with _writing(path):
         target.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{target.name[:40]}.", dir=target.parent))
         old = aside.with_name(f"{aside.name}.old")
@@ -125,8 +130,6 @@ def write_folder(path: str | Path, files: Mapping[str, bytes]) -> None:
             if old.exists() and not target.exists():  # the second rename failed: restore the older folder
                 old.rename(target)
             shutil.rmtree(old, ignore_errors=True)
-    except (OSError, ValueError) as error:
-        raise unwritable(path, error) from None
 
 
 def _put(aside: Path, target: Path, old: Path) -> None:
@@ -154,11 +157,9 @@ def staged(directory: str | Path, stale: Iterable[str] = ()) -> Iterator[Path]:
     directory = Path(directory)
     is_new = not directory.exists()
     require_writable(directory, "filled")
-    try:
+    with _writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".seer-", dir=directory))
-    except (OSError, ValueError) as error:
-        raise unwritable(directory, error) from None
     try:
         yield aside
         names = sorted(path.relative_to(aside) for path in aside.rglob("*") if path.is_file())

@@ -355,8 +355,8 @@ def _positions(fields: ConfigFields, kind: str) -> int:
     stated = fields.optional("max_position_embeddings")
     word = rope.config.get("rope_type", rope.config.get("type"))
     factor = rope.config.get("factor")
-    is_factor = isinstance(factor, int | float) and 1 <= factor < MAX_FACTOR
-    if not is_factor or kind == "gemma3" or word in TABLE["scaled_types"]:
+    is_plain = kind == "gemma3" or word in TABLE["scaled_types"]
+    if is_plain or not isinstance(factor, int | float) or not 1 <= factor < MAX_FACTOR:
         return stated
     original = rope.optional("original_max_position_embeddings") if word == "yarn" else stated
     return max(stated, int(original * factor))

@@ -155,11 +155,7 @@ class Predictors:
         }
         min_us = {each: min_kernel_us(runs[each], self.gpu, time.algorithm) for each, time in predicted.items()}
         timed = [(layer, predicted.get(layer.problem)) for layer in network.layers]
-        times = tuple(
-            _layer_time(layer, time, min_us[layer.problem] + network.gap_us, repeats(network, layer))
-            for layer, time in timed
-            if time
-        )
+        times = tuple(_layer_time(network, layer, time, min_us[layer.problem]) for layer, time in timed if time)
         half_us = sum(time.time_us for layer, time in timed if time and layer.problem.dtype in HALF)
         if network.training and not network.is_long and 2 * half_us > sum(layer.time_us for layer in times):
             times = self._with_step_errors(times)
@@ -358,14 +354,14 @@ def model_multiply_adds(network: Network) -> int:
     return network.accumulate * sum(each.multiply_adds - each.recomputed_multiply_adds for each in counted)
 
 
-def _layer_time(layer: Layer, time: LayerTime, min_us: float, runs: int) -> LayerTime:
-    """Return the time of all ``runs`` of a layer; the lower end of a run is at least ``min_us``, or its time."""
+def _layer_time(network: Network, layer: Layer, time: LayerTime, min_us: float) -> LayerTime:
+    """Return the time of all runs of a layer; a run's lower end is at least ``min_us`` and the gap, or its time."""
     factor, interval_factor = layer.time_factor, INTERVAL_FACTOR_3D if layer.is_3d else 1.0
-    time_us = factor * time.time_us
+    time_us, min_us = factor * time.time_us, min_us + network.gap_us
     lower_us, upper_us = factor / interval_factor * time.lower_us, factor * interval_factor * time.upper_us
     lower_us = max(lower_us, min_us) if min_us < time_us else lower_us
     figures = {"time_us": time_us, "lower_us": lower_us, "upper_us": upper_us, "flops": time.flops, "bytes": time.bytes}
-    sums = {name: runs * value for name, value in figures.items()}
+    sums = {name: repeats(network, layer) * value for name, value in figures.items()}
     return replace(time, name=layer.name, operator=layer.operator, **sums)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.features.families.gemm import Gemm
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, GpuRegistry, gpu, gpu_of_architecture, gpus, registry, uncapped
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, GpuRegistry, gpu, gpus, registry, uncapped
 from surrogate.features.kernels import device_attributes
 from surrogate.features.roofline import missing_units
 from tests.features.known_answers import ANSWERS
@@ -36,14 +36,14 @@ def test_family_name_selects_its_most_common_board(name: str, board: str, other:
 
 @cases(__file__)
 def test_architecture_and_compute_units_name_a_board(architecture: str, units: int, name: str) -> None:
-    assert gpu_of_architecture(architecture, units) == name
+    assert registry().with_units(architecture, units)[0].name == name
 
 
 def test_unregistered_count_of_compute_units_is_refused(refused) -> None:
     with refused("gfx942 with 152", "mi300x has 304", "mi308x has 80"):
-        gpu_of_architecture("gfx942", 152)
+        registry().with_units("gfx942", 152)
     with refused("gfx777 with 8", "no GPU has this architecture"):
-        gpu_of_architecture("gfx777", 8)
+        registry().with_units("gfx777", 8)
 
 
 @pytest.mark.parametrize("name", ["cpu", "iPhone_7", "", "nvidia"])
