@@ -195,7 +195,7 @@ def pool(call: Call) -> Layers:
         size = (1, *size)
         result = None if result is None else (1, *result)
     require(1 <= rank == len(size) - 2, f"{rank}-D pooling of {len(size)} sizes")
-    require(len(result or size) == len(size), f"a result of {len(result or ())} sizes, not {len(size)}")
+    require(result is None or len(result) == len(size), f"a result of {len(result or ())} sizes, not {len(size)}")
     pad = (0,) * rank
     if "adaptive" in call.op or call.op.startswith("Global"):  # windows of ⌈in / out⌉ at strides of ⌊in / out⌋
         result = result or (*size[:2], *call.numbers("output_size", rank, 1))
