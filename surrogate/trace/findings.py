@@ -499,8 +499,8 @@ def _on_matrix_units(graph: Graph) -> Mask:
 
 def start_up(case: FinderInput) -> Draft | None:
     """Find first calls that start up the runtime or load modules, while the device is idle."""
-    starting = np.append(start_up_calls(case.trace), False)
-    tasks = (case.graph.kind == CALL) & starting[case.graph.row] & (case.graph.iteration >= 0)
+    row = np.where((case.graph.kind == CALL) & (case.graph.iteration >= 0), case.graph.row, -1)
+    tasks = linked(start_up_calls(case.trace), row, False)
     return Draft("first calls", tasks, scale(case.graph, tasks, 0.0), idle=case.has_cause(idle.START_UP))
 
 
@@ -596,7 +596,7 @@ def device_awaited(case: FinderInput) -> Draft | None:
     copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == events.TO_DEVICE])
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     ranges = trace.calls.range[graph.row[tasks]].tolist()
-    names = {trace.name_of(trace.ranges, row) if row >= 0 else "calls outside operators" for row in ranges}
+    names = {layer_type(trace.name_of(trace.ranges, row)) if row >= 0 else "calls outside operators" for row in ranges}
     # Time in which the host loads data or accesses files has its own findings.
     pieces = case.in_calls(graph.row[tasks]) & ~case.in_loader & ~case.on_files
     return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks), idle=pieces)

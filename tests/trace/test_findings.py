@@ -13,6 +13,7 @@ import surrogate.trace.findings as finders
 from surrogate.trace.events.parts import trim
 from surrogate.trace.events.read import trace_files
 from surrogate.trace.findings import advice, format_findings
+from surrogate.trace.idle import idle_table
 from surrogate.trace.iteration.ranks import rank_summary
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
@@ -349,6 +350,13 @@ def test_changes_name_pytorch_only_for_its_programs(real):
             r"torch|DataLoader|DistributedData|loss\.|" + {"cuda": "hip", "hip": "cuda"}[api], " ".join(plain)
         )
     assert finders.FinderInput(profile(real(RESNET))).uses_torch
+
+
+def test_a_trace_of_kernels_alone_has_no_cause_on_the_host(read):
+    """Without calls and ranges, the idle time is unknown, and no finding applies."""
+    kernels = [device("kernel", 100.0 * n, 50, n) for n in range(20)]
+    profiled = profile(read({"schemaVersion": 1, "traceEvents": kernels}))
+    assert finders.find_all(profiled)[0] == [] and {row["cause"] for row in idle_table(profiled)} == {"unknown"}
 
 
 def test_a_cpu_trace_shows_the_share_of_its_data_loading(read):
