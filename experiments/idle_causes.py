@@ -52,7 +52,8 @@ def answer(table: pd.DataFrame) -> str:
     for (trace, rank), rows in by_hand.groupby(["trace", "rank"], sort=False):
         total = rows["own_ms"].sum()
         worst_pct = max(worst_pct, 100 * rows["off_ms"].max() / total)
-        causes = (f"{row.cause} {100 * row.own_ms / total:.0f} %" for row in rows.nlargest(2, "own_ms").itertuples())
+        shares = (100 * rows.set_index("cause")["own_ms"] / total).nlargest(2)
+        causes = (f"{cause} {share:.0f} %" for cause, share in shares.items())
         texts.append(f"{trace}, rank {rank}: {total:,.1f} ms, {', '.join(causes)}")
     idle, category = (whole[(whole["cause"] == "idle") == is_idle]["off_ms"].max() for is_idle in (True, False))
     return (
