@@ -292,7 +292,9 @@ def _model_optimizer(quant: Json) -> QuantisationRules:
     if listed:
         # If the file also has another method, it applies to unlisted modules (4 bits for experts, fp8 for the rest).
         base = _fp8(inner).rules if inner.get("quant_method") == "fp8" else ()
-        by_algorithm = {algo: [name for name in listed if listed[name] == algo] for algo in listed.values()}
+        by_algorithm: dict[str, list[str]] = {}
+        for name, algo in listed.items():
+            by_algorithm.setdefault(algo, []).append(name)
         modules = [(ModuleNames(names), _algorithm(algo)) for algo, names in by_algorithm.items()]
         unquantised = ModuleNames([HEAD]) if base else unquantised
         return QuantisationRules((*modules, *base), unquantised, kv_dtype)
