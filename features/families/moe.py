@@ -168,6 +168,12 @@ class Moe(Operator):
         return 2 * self.matrices * self.load.pairs * self.hidden * self.width
 
     @property
+    def multiply_adds(self) -> int:
+        """matrices·tokens·topk·hidden·width, divided by the ranks: a rank's share if loads were equal."""
+        products = self.matrices * self.tokens * self.topk * self.hidden * self.width
+        return int(products) // int(self.expert_parallel)
+
+    @property
     def weight_bytes(self) -> Number:
         """Bytes of all matrices of the used experts."""
         return self.matrices * self.load.used_experts * self.hidden * self.width * self.element.weight_bytes

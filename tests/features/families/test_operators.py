@@ -156,6 +156,7 @@ def test_moe_costs_equal_the_hand_calculation() -> None:
     split = Moe(tokens=8, **layer, expert_parallel=2, tensor_parallel=2, variant="nongated", dtype="int4_wo")
     assert split.load == (8, 4, 2, 4) and split.flops == 2 * 2 * 8 * 256 * 256
     assert split.weight_bytes == 2 * 4 * 256 * 256 * 0.515625
+    assert (single_rank.multiply_adds, split.multiply_adds) == (3 * 16 * 256 * 512, 2 * 8 * 256 * 256)
     assert Moe(tokens=1, **layer).load == (2, 2, 1, 2)  # topk is 2
 
 
