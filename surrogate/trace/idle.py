@@ -6,7 +6,7 @@ other work of the device.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +15,20 @@ import pandas as pd
 from surrogate.trace import events, profiling
 from surrogate.trace.events.parts import OTHER, iteration_at, layer_type
 from surrogate.trace.events.phases import captured_calls, launched_before, outermost_calls, start_up_calls
-from surrogate.trace.events.tables import Ints, Nesting, Timed, Trace, enclosing, linked, merged, open_rows, take_rows
+from surrogate.trace.events.tables import (
+    NEVER,
+    Activities,
+    Ints,
+    Nesting,
+    Timed,
+    Trace,
+    enclosing,
+    joined,
+    linked,
+    merged,
+    open_rows,
+    take_rows,
+)
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
 from surrogate.trace.graph.host import main_thread
 from surrogate.trace.graph.tasks import Mask
@@ -25,20 +38,11 @@ from surrogate.trace.result import ResultTable
 START_UP, CAPTURE, BLOCKED, OPERATOR, CALL, RANGE, SYSTEM, LOADER, COLLECTION, PYTHON, UNKNOWN, LAUNCHED = range(12)
 """Causes of idle time, in the order in which evidence counts. `LAUNCHED` is time after the launch call began."""
 CAUSES = (
-    *(
-        "start-up",
-        "graph capture",
-        "blocking call",
-        "operator",
-        "runtime call",
-        "range",
-        "system call",
-        "data loader",
-        "garbage collection",
-    ),
-    *("Python", "unknown", "launched"),
+    *("start-up", "graph capture", "blocking call", "operator", "runtime call", "range", "system call"),
+    *("data loader", "garbage collection", "Python", "unknown", "launched"),
 )
-_WHOLE_MODEL = "DistributedDataParallel"
+_WRAPPER = re.compile("DistributedDataParallel")
+"""Matches ranges and modules around a whole model, which say less than the operators inside."""
 LATENCY = "launch latency"
 """The name of `LAUNCHED` time that is not longer than a launch usually takes."""
 LOADER_RANGE = "enumerate(DataLoader)"
@@ -58,7 +62,8 @@ def idle_table(source: TraceSource) -> ResultTable:
     ResultTable
         ``cause`` is one of `CAUSES`, and ``name`` says which layer type, call, range or line of the program.
         ``time_us`` is the sum over all counted iterations; all rows add up to ``idle_ms`` of the summary.
-        ``per_iteration_us`` is its mean, ``share_pct`` its share of the idle time, and ``pieces`` its number of parts.
+        ``per_iteration_us`` is its mean, ``share_pct`` its share of the idle time, and ``pieces`` the number of idle
+        gaps with this cause.
 
     Raises
     ------
@@ -66,25 +71,18 @@ def idle_table(source: TraceSource) -> ResultTable:
         If ``source`` is no trace.
     """
     profile = steady(profiling.profile(source))
-    pieces = idle_pieces(profile)
     if not len(profile.trace.activities):
         return ResultTable("Idle time of the device: the trace holds no work of a device", ())
-    sums = pieces.groupby(["cause", "name"])["time_us"].agg(["sum", "size"]).sort_values("sum", ascending=False)
-    total_us, count = float(pieces["time_us"].sum()), len(profile.layers.iterations)
+    by_cause = idle_pieces(profile).groupby(["cause", "name"], as_index=False)
+    sums = by_cause.agg({"time_us": "sum", "gap": "nunique"}).sort_values("time_us", ascending=False, kind="stable")
+    count, total_us = len(profile.layers.iterations), float(sums["time_us"].sum())
     rows = tuple(
-        {
-            "cause": CAUSES[cause],
-            "name": name,
-            "time_us": time_us,
-            "per_iteration_us": time_us / count,
-            "share_pct": 100 * time_us / total_us,
-            "pieces": size,
-        }
-        for (cause, name), time_us, size in zip(sums.index, sums["sum"].tolist(), sums["size"].tolist(), strict=True)
+        {"cause": CAUSES[cause], "name": name, "time_us": time_us, "per_iteration_us": time_us / count}
+        | {"share_pct": 100 * time_us / total_us, "pieces": pieces}
+        for cause, name, time_us, pieces in sums.itertuples(index=False)
     )
-    return ResultTable(
-        f"Idle time of the device: {total_us / 1e3:,.3f} ms in {count:,} iteration{'s' * (count > 1)}", rows
-    )
+    title = f"Idle time of the device: {total_us / 1e3:,.3f} ms in {count:,} iteration{'s' * (count > 1)}"
+    return ResultTable(title, rows)
 
 
 def blocking_calls(trace: Trace) -> Mask:
@@ -113,140 +111,158 @@ def idle_pieces(profile: Profile) -> pd.DataFrame:
     Pieces are disjoint and in time order. ``start_ns`` and ``end_ns`` are their ends, ``time_us`` their length,
     ``iteration`` the position of their iteration, ``cause`` an index of `CAUSES` and ``name`` a text. ``call`` is the
     runtime call (row of ``trace.calls``) that was open on the host thread, ``system_call`` the call of the operating
-    system (row of ``trace.frames``). ``following`` is the activity that ends the gap; its iteration may be another, and
-    then it is -1. ``blocked`` is the blocking call in which the gap begins. A row of -1 means none.
+    system (row of ``trace.frames``). ``gap`` numbers the idle gaps. ``following`` is the activity that ends the gap;
+    its iteration may be another, and then it is -1. ``blocked`` is the blocking call in which the gap begins. A row of
+    -1 means none.
     """
-    trace, iterations = profile.trace, profile.layers.iterations
-    gaps, main, blocks = _gaps(profile), main_thread(trace), blocking_calls(trace)
-    thread = np.where(gaps.launch >= 0, linked(trace.calls.thread, gaps.launch), main)
-    # Between two neighbouring bounds, the host does one thing.
-    bounds = _host_bounds(trace, np.append(thread, main))
-    bounds = bounds[_interval_at(bounds, gaps.start_ns, gaps.end_ns) >= 0]
-    edges = np.array([edge for part in iterations for edge in (part.start_ns, part.end_ns)], np.int64)
-    cuts = np.unique(np.concatenate([gaps.start_ns, gaps.end_ns, gaps.launch_ns, edges, bounds]))
-    low, high = cuts[:-1], cuts[1:]
-    gap, iteration = _interval_at(low, gaps.start_ns, gaps.end_ns), iteration_at(iterations, low)
-    chosen = (gap >= 0) & (iteration >= 0)
-    low, high, gap, iteration = (column[chosen] for column in (low, high, gap, iteration))
-    # If the launching thread has no event, the main thread of the same process gives the evidence.
-    processes = np.array([each.process for each in trace.threads] or [""], object)
-    again = np.flatnonzero((thread[gap] != main) & (processes[thread[gap]] == processes[main]))
-    threads = np.append(thread[gap], np.full(len(again), main))
-    evidence = _evidence(profile, blocks, np.append(low, low[again]), threads)
-    source, is_unknown = np.arange(len(low)), evidence["cause"].to_numpy()[again] == UNKNOWN
-    source[again[is_unknown]] = len(low) + np.flatnonzero(is_unknown)
-    pieces = evidence.take(source).reset_index(drop=True)
+    trace, blocks = profile.trace, blocking_calls(profile.trace)
+    parts = _parts(profile, _gaps(profile, blocks))
+    start_ns, end_ns = parts["start_ns"].to_numpy(), parts["end_ns"].to_numpy()
+    pieces = _host_evidence(profile, blocks, start_ns, parts["thread"].to_numpy())
     # After the launch call began, the device is the cause.
-    is_launched = low >= gaps.launch_ns[gap]
-    waits = np.where(gaps.end_ns - gaps.launch_ns > 1e3 * UNEXPLAINED_US, "wait for other work", LATENCY)
-    is_copy = np.isin(linked(trace.activities.kind, gaps.following), events.MOVES)
-    pieces.loc[is_launched, "name"] = np.where(is_copy, "copy", waits)[gap[is_launched]]
+    is_launched = start_ns >= parts["launch_ns"].to_numpy()
+    waits = np.where(parts["latency_us"] > UNEXPLAINED_US, "wait for other work", LATENCY)
+    is_copy = np.isin(linked(trace.activities.kind, parts["following"].to_numpy()), events.MOVES)
+    pieces.loc[is_launched, "name"] = np.where(is_copy, "copy", waits)[is_launched]
     pieces.loc[is_launched, ["cause", "call", "system_call"]] = LAUNCHED, -1, -1
-    # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
-    rows = np.flatnonzero(blocks)
-    begun = linked(rows, np.searchsorted(trace.calls.start_ns[rows], gaps.start_ns + TOLERANCE_NS, "right") - 1)
-    blocked = np.where(linked(trace.calls.end_ns, begun) >= gaps.start_ns - TOLERANCE_NS, begun, -1)
-    pieces = pieces.assign(iteration=iteration, following=gaps.following[gap], blocked=blocked[gap])
     # Join neighbours that differ in nothing.
-    same = (pieces == pieces.shift()).all(axis=1).to_numpy() & np.append(False, low[1:] == high[:-1])[: len(low)]
-    start_ns, end_ns = low[~same], high[np.append(~same, True)[1:]]
-    joined = pieces[~same].assign(start_ns=start_ns, end_ns=end_ns, time_us=(end_ns - start_ns) / 1e3)
-    return joined.reset_index(drop=True)
+    pieces = pieces.join(parts[["gap", "iteration", "following", "blocked"]])
+    is_first = (pieces != pieces.shift()).any(axis=1).to_numpy() | (start_ns != parts["end_ns"].shift().to_numpy())
+    start_ns, end_ns = start_ns[is_first], end_ns[np.append(is_first, True)[1:]]
+    pieces = pieces[is_first].assign(start_ns=start_ns, end_ns=end_ns, time_us=(end_ns - start_ns) / 1e3)
+    return pieces.reset_index(drop=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Gaps:
-    """The idle gaps of the main device: the activity that ends each, its launch call, and when it was launched."""
-
-    start_ns: Ints
-    end_ns: Ints
-    following: Ints
-    launch: Ints
-    launch_ns: Ints
+def device_work(profile: Profile) -> Activities:
+    """Return the main device's activities in the order of their starts, those of other iterations included."""
+    activities = joined(profile.trace.activities, profile.trace.others)
+    devices = np.array([stream.device for stream in profile.trace.streams] or [-1])
+    return take_rows(activities, devices[activities.stream] == profile.device)
 
 
-def _gaps(profile: Profile) -> _Gaps:
-    """Return the gaps from the first iteration's start to the last one's end; no activity ends the last gap."""
-    trace, iterations = profile.trace, profile.layers.iterations
-    activities, calls = trace.activities, trace.calls
-    others = take_rows(activities, np.empty(0, np.int64)) if trace.others is None else trace.others
-    stream, start_ns, end_ns = (
-        np.concatenate([getattr(table, name) for table in (activities, others)])
-        for name in ("stream", "start_ns", "end_ns")
-    )
-    device_of = np.array([each.device for each in trace.streams] or [-1])[stream]
-    on_device = np.flatnonzero(device_of == profile.device)
-    on_device = on_device[np.argsort(start_ns[on_device], kind="stable")]
+def _gaps(profile: Profile, blocks: Mask) -> pd.DataFrame:
+    """Return the idle gaps from the first iteration's start to the last one's end.
+
+    ``following`` is the activity that ends the gap (-1 for the last gap), ``launch_ns`` the time of its launch,
+    ``latency_us`` the rest of the gap, and ``thread`` the launching thread. ``blocked`` is as in `idle_pieces`.
+    """
+    trace, iterations, work = profile.trace, profile.layers.iterations, device_work(profile)
+    calls, activities = trace.calls, trace.activities
     first_ns, last_ns = min(part.start_ns for part in iterations), max(part.end_ns for part in iterations)
-    busy_start, busy_end = merged(start_ns[on_device], end_ns[on_device])
-    gap_start = np.append(first_ns, busy_end)
-    gap_end = np.maximum(gap_start, np.append(busy_start, last_ns))
-    following = np.append(on_device[np.searchsorted(start_ns[on_device], busy_start)], -1)
-    # Work of other iterations, and work from before the recording, was launched earlier.
-    is_earlier = np.concatenate([launched_before(trace), np.ones(len(others), np.bool_), [False]])[following]
-    following = np.where(following < len(activities), following, -1)
+    busy_start, busy_end = merged(work.start_ns, work.end_ns)
+    start_ns = np.append(first_ns, busy_end)
+    end_ns = np.maximum(start_ns, np.append(busy_start, last_ns))
+    rows = np.flatnonzero(profile.device_of == profile.device)
+    at = np.searchsorted(activities.start_ns[rows], busy_start)
+    is_other = linked(activities.start_ns[rows], at, NEVER) != busy_start
+    following = np.append(np.where(is_other, -1, linked(rows, at)), -1)
     launch = linked(activities.call, following)
-    # Without a recorded launch, the whole gap has its cause on the host. A call that starts up the runtime launches at
-    # its end.
+    # Work of other iterations, and work from before the recording, was launched earlier. Without a recorded launch, the
+    # whole gap has its cause on the host. A call that starts up the runtime launches at its end.
+    is_earlier = np.append(is_other, False) | linked(launched_before(trace), following, False)
     called_ns = linked(np.where(start_up_calls(trace), calls.end_ns, calls.start_ns), launch)
-    launch_ns = np.where(is_earlier, gap_start, np.where(launch < 0, gap_end, called_ns))
-    return _Gaps(gap_start, gap_end, following, launch, np.clip(launch_ns, gap_start, gap_end))
+    launch_ns = np.where(is_earlier, start_ns, np.where(launch < 0, end_ns, called_ns)).clip(start_ns, end_ns)
+    # A gap begins in a blocking call if the last one that has begun is open, within the tolerance of recorded times.
+    begun = np.searchsorted(calls.start_ns[blocks], start_ns + TOLERANCE_NS, "right") - 1
+    is_blocked = linked(calls.end_ns[blocks], begun) >= start_ns - TOLERANCE_NS
+    gaps = pd.DataFrame({"start_ns": start_ns, "end_ns": end_ns, "following": following, "launch_ns": launch_ns})
+    return gaps.assign(
+        latency_us=(end_ns - launch_ns) / 1e3,
+        thread=np.where(launch >= 0, linked(calls.thread, launch), main_thread(trace)),
+        blocked=np.where(is_blocked, linked(np.flatnonzero(blocks), begun), -1),
+    )
+
+
+def _parts(profile: Profile, gaps: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the gaps in which the host does one thing: between neighbouring bounds, in iterations."""
+    trace, iterations = profile.trace, profile.layers.iterations
+    threads = np.append(gaps["thread"], main_thread(trace))
+    tables = (trace.ranges, trace.calls, trace.frames)
+    ends = [(table.thread, end_ns) for table in tables for end_ns in (table.start_ns, table.end_ns)]
+    bounds = np.concatenate([end_ns[np.isin(thread, threads)] for thread, end_ns in ends])
+    gap_ns = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    bounds = bounds[_interval_at(bounds, *gap_ns) >= 0]
+    edges = np.array([(part.start_ns, part.end_ns) for part in iterations], np.int64).ravel()
+    cuts = np.unique(np.concatenate([*gap_ns, gaps["launch_ns"], edges, bounds]))
+    gap, iteration = _interval_at(cuts[:-1], *gap_ns), iteration_at(iterations, cuts[:-1])
+    rows = np.flatnonzero((gap >= 0) & (iteration >= 0))
+    parts = gaps.take(gap[rows]).reset_index(drop=True)
+    return parts.assign(start_ns=cuts[rows], end_ns=cuts[rows + 1], gap=gap[rows], iteration=iteration[rows])
+
+
+def _host_evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd.DataFrame:
+    """Return the evidence of the thread, or of the main thread if a thread of the same process has no event."""
+    trace, main = profile.trace, main_thread(profile.trace)
+    processes = np.array([each.process for each in trace.threads] or [""], object)
+    again = np.flatnonzero((thread != main) & (processes[thread] == processes[main]))
+    threads = np.append(thread, np.full(len(again), main))
+    evidence = _evidence(profile, blocks, np.append(time_ns, time_ns[again]), threads)
+    source, is_unknown = np.arange(len(time_ns)), evidence["cause"].to_numpy()[again] == UNKNOWN
+    source[again[is_unknown]] = len(time_ns) + np.flatnonzero(is_unknown)
+    return evidence.take(source).reset_index(drop=True)
 
 
 def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd.DataFrame:
     """Return the first cause of `CAUSES` with evidence on a thread at each time, its name, and the open calls."""
-    trace, layers = profile.trace, profile.layers
+    trace = profile.trace
     ranges, frames, calls = trace.ranges, trace.frames, trace.calls
     around, frame = (open_rows(table, time_ns, thread) for table in (ranges, frames))
-    blocking = _call_at(trace, np.flatnonzero(blocks), time_ns, thread)
-    call = _call_at(trace, np.flatnonzero(outermost_calls(trace) == np.arange(len(calls))), time_ns, thread)
-    # Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges.
+    outermost = outermost_calls(trace) == np.arange(len(calls))
+    blocking, call = (_call_at(trace, chosen, time_ns, thread) for chosen in (blocks, outermost))
+    operator = _operators(profile, around, frame)
+    is_label = np.isin(ranges.kind, (events.ANNOTATION, events.NVTX)) | trace.name_matches(ranges, _WRAPPER.match)
+    label = linked(enclosing(ranges, is_label), around)
+    in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
+    loading = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
+    in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
+    captured = (_interval_at(time_ns, *_captures(trace)) >= 0) | linked(in_capture, label, False)
+    starts_up = linked(start_up_calls(trace), call, False)
+    system, loader, collection, line = (
+        linked(enclosing(frames, frames.kind == kind, outermost=kind == events.LOADER), frame) for kind in _FRAMES
+    )
+    # Each cause, and its name if there is evidence of it; `np.select` takes the first.
+    blocker, called, labels = _names(trace, calls, blocking), _names(trace, calls, call), _names(trace, ranges, label)
+    is_inside = operator != ""
+    found = (
+        (START_UP, np.where(starts_up, called, "")),
+        (CAPTURE, np.where(captured, np.where(is_inside, operator, "capture"), "")),
+        (BLOCKED, np.where((blocking >= 0) & is_inside, blocker + " in " + operator, blocker)),
+        (LOADER, np.where(loading, np.where(is_inside, operator, labels), "")),
+        *((OPERATOR, operator), (CALL, called), (RANGE, labels), (SYSTEM, _names(trace, frames, system))),
+        *((LOADER, _names(trace, frames, loader)), (COLLECTION, _names(trace, frames, collection))),
+        (PYTHON, _names(trace, frames, line)),
+    )
+    causes, names = zip(*found, strict=True)
+    masks = [name != "" for name in names]
+    evidence = {"cause": np.select(masks, causes, UNKNOWN), "name": np.select(masks, names, "no recorded event")}
+    return pd.DataFrame(evidence | {"call": np.where(blocking >= 0, blocking, call), "system_call": system})
+
+
+def _operators(profile: Profile, around: Ints, frame: Ints) -> np.ndarray:
+    """Return the layer type around open ranges and frames, else the module; "" outside of operators.
+
+    Layers are operators, wrappers such as Optimizer.step, or modules; in other traces they are NVTX ranges. The wrapper
+    of a whole model is no operator, but the operators inside are.
+    """
+    trace, layers, ranges = profile.trace, profile.layers, profile.trace.ranges
     layer = linked(layers.of_range, around)
-    types = np.array([*layers.type, ""], object)
     anchor = np.where(linked(layers.from_frame, layer) == 0, linked(layers.row, layer), -1)
     is_range = (anchor >= 0) & (linked(ranges.kind, anchor) != events.OPERATOR)
     layer = np.where(is_range & (linked(layers.phase_of_range, anchor) != OTHER), -1, layer)
-    every_module = trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
-    module = linked(enclosing(frames, every_module), frame)
-    operator = np.where(layer >= 0, types[layer], _names(trace, frames, module))
-    # The wrapper of a whole model says less than the operators inside.
-    inner = linked(enclosing(ranges, ranges.kind == events.OPERATOR, outermost=True), around)
-    is_whole = np.char.startswith(operator.astype(str), _WHOLE_MODEL) & (inner >= 0)
-    operator = np.where(is_whole, _names(trace, ranges, inner), operator)
-    label = linked(enclosing(ranges, np.isin(ranges.kind, (events.ANNOTATION, events.NVTX))), around)
-    rows = {kind: linked(enclosing(frames, frames.kind == kind), frame) for kind in _FRAMES}
-    loader = linked(enclosing(frames, frames.kind == events.LOADER, outermost=True), frame)
-    in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
-    in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
-    captured = _interval_at(time_ns, *_captures(trace)) >= 0
-    by_range = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
-    system = rows[events.SYSTEM_CALL]
-    inside = np.where(operator == "", "", " in ") + operator
-    # Each cause, whether there is evidence of it, and its name; `np.select` takes the first.
-    found = {
-        START_UP: (linked(start_up_calls(trace), call, False), _names(trace, calls, call) + inside),
-        CAPTURE: (captured | linked(in_capture, label, False), np.where(operator == "", "capture", operator)),
-        BLOCKED: (blocking >= 0, _names(trace, calls, blocking) + inside),
-        LOADER: (by_range, np.where(operator == "", _names(trace, ranges, label), operator)),
-        OPERATOR: (operator != "", operator),
-        CALL: (call >= 0, _names(trace, calls, call)),
-        RANGE: (label >= 0, _names(trace, ranges, label)),
-        SYSTEM: (system >= 0, _names(trace, frames, system)),
-        -LOADER: (loader >= 0, _names(trace, frames, loader)),
-        COLLECTION: (rows[events.COLLECTION] >= 0, _names(trace, frames, rows[events.COLLECTION])),
-        PYTHON: (rows[events.FRAME] >= 0, _names(trace, frames, rows[events.FRAME])),
-    }
-    masks, names = zip(*found.values(), strict=True)
-    cause = np.select(masks, list(map(abs, found)), UNKNOWN)
-    name = np.select(masks, names, "no recorded event")
-    call = np.where(blocking >= 0, blocking, call)
-    return pd.DataFrame({"cause": cause, "name": name, "call": call, "system_call": system})
+    every_module = trace.name_matches(trace.frames, lambda name: name.startswith(events.MODULE))
+    module = linked(enclosing(trace.frames, every_module), frame)
+    types = np.array([*layers.type, ""], object)[layer]
+    types = np.where(layer >= 0, types, _names(trace, trace.frames, module))
+    is_wrapper = trace.name_matches(ranges, _WRAPPER.match)
+    inner = enclosing(ranges, (ranges.kind == events.OPERATOR) & ~is_wrapper, outermost=True)
+    is_whole = np.array([bool(_WRAPPER.match(name)) for name in types], np.bool_)
+    return np.where(is_whole, _names(trace, ranges, linked(inner, around)), types)
 
 
 VERSION = re.compile(r"_v\d+$")
 """Matches the version at the end of a call's name."""
 _CAPTURE = re.compile("begincapture|endcapture|graphinstantiate", re.I)
-_FRAMES = (events.SYSTEM_CALL, events.COLLECTION, events.FRAME)
+_FRAMES = (events.SYSTEM_CALL, events.LOADER, events.COLLECTION, events.FRAME)
 
 
 def _names(trace: Trace, table: Timed, rows: Ints) -> np.ndarray:
@@ -263,23 +279,12 @@ def _names(trace: Trace, table: Timed, rows: Ints) -> np.ndarray:
     return labels[index]
 
 
-def _call_at(trace: Trace, rows: Ints, time_ns: Ints, thread: Ints) -> Ints:
-    """Return which of the calls in ``rows``, disjoint on a thread, is open on the thread at each time, -1 for none."""
-    calls = take_rows(trace.calls, rows)
-    none = np.full(len(rows), -1, np.int64)
-    order = np.lexsort((calls.start_ns, calls.thread))
-    nesting = Nesting(order, calls.start_ns, calls.end_ns, calls.thread, none, np.zeros(len(rows), np.int64))
-    return linked(rows, nesting.open_at(time_ns, thread))
-
-
-def _host_bounds(trace: Trace, threads: Ints) -> Ints:
-    """Return the starts and ends of all events of some host threads."""
-    tables = (trace.ranges, trace.calls, trace.frames)
-    rows = [np.isin(table.thread, threads) for table in tables]
-    columns = [
-        column[mask] for table, mask in zip(tables, rows, strict=True) for column in (table.start_ns, table.end_ns)
-    ]
-    return np.concatenate(columns)
+def _call_at(trace: Trace, chosen: Mask, time_ns: Ints, thread: Ints) -> Ints:
+    """Return which of the chosen calls, disjoint on a thread, is open on the thread at each time, -1 for none."""
+    calls, none = trace.calls, np.full(len(chosen), -1, np.int64)
+    rows = np.lexsort((calls.start_ns, calls.thread))
+    nesting = Nesting(rows[chosen[rows]], calls.start_ns, calls.end_ns, calls.thread, none, none)
+    return nesting.open_at(time_ns, thread)
 
 
 def _captures(trace: Trace) -> tuple[Ints, Ints]:

@@ -73,6 +73,16 @@ def test_pieces_cover_the_idle_time_once(read, kernels, operators, calls, frames
     assert pieces["time_us"].sum() == pytest.approx(sum(map(idle_of_step, step_table(profiled))), abs=1e-6)
 
 
+def test_a_range_around_system_calls_is_one_piece(read):
+    """The range lasts from 100 to 890 µs, in the only idle gap; its two reads do not divide it."""
+    reads = [event("python_function", "file.py(1): read", start, 50) for start in (200, 400)]
+    rows = idle_table(_profile(read, [STEP, *KERNELS, event("user_annotation", "IO 1", 100, 790), *reads])).rows
+    assert [(row["name"], row["time_us"], row["pieces"]) for row in rows] == [
+        ("IO #", 790, 1),
+        ("launch latency", 20, 2),
+    ]
+
+
 def test_the_main_thread_is_asked_where_the_launching_thread_does_nothing(read):
     """Thread 2 launches at 890 µs and works from 500 to 600 µs; the main thread reads from 300 to 700 µs."""
     moved = [record | {"tid": 2} if record.get("ts") == 890 else record for record in KERNELS]
