@@ -26,6 +26,7 @@ from surrogate.formats.foreign_file import read_lines
 from surrogate.formats.ncu import is_ncu
 from surrogate.formats.nvprof import GPU_ACTIVITIES
 from surrogate.trace import events, profiling
+from surrogate.trace.events.phases import whole_graphs
 from surrogate.trace.events.tables import Floats, Ints, grouped
 from surrogate.trace.labels import find_labels
 from surrogate.trace.profiling import Profile, TraceSource
@@ -208,14 +209,7 @@ def _unit(profile: Profile, member: int) -> str:
 
 def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, ...]:
     time = profile.trace.activities.time_us[kernels]
-    notes = []
-    graphs = profile.trace.activities.kind[kernels] == events.GRAPH
-    if graphs.any():
-        times = f"{time[graphs].sum() / 1e3:,.4g} ms of {time.sum() / 1e3:,.4g}"
-        notes.append(
-            f"{graphs.sum():,} CUDA graphs took {times}; each is one activity, so its kernels are unknown; record them"
-            " with nsys profile --cuda-graph-trace=node"
-        )
+    notes = whole_graphs(profile.trace)
     if total_us := float(time.sum()):
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / total_us
         notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the minimum traffic")

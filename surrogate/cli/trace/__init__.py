@@ -4,7 +4,7 @@ Each command is a module of this folder, imported only when it runs. This module
 options that choose a part of a trace, and the printing of its tables.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
     from surrogate.trace.profiling import Profile
     from surrogate.trace.result import ResultTable
+
+    NotesOf = Callable[[Trace], Collection[str]]
 
 SUGGESTIONS: dict[str, str] = read_toml(__file__, "suggestions.toml")
 """Name of a command or a what-if in other tools or older versions → the text that a refusal suggests."""
@@ -75,31 +77,35 @@ class TracePart:
 
         return click.get_current_context().with_resource(trace_files(paths, self.max_bytes or DEFAULT_MAX_BYTES))
 
-    def load(self, path: Path) -> "Trace":
+    def load(self, path: Path, on_stdout: "NotesOf | None" = None) -> "Trace":
         """Return this part of the only trace in ``path``. Raises `InputError` if there are several."""
         files = self.files([path])
         if len(files) > 1:
             raise InputError(f"{path}: holds {len(files)} traces, one per rank; unpack an archive and give one of them")
-        return self.of(files[0])
+        return self.of(files[0], on_stdout)
 
-    def steady(self, path: Path, gpu: str | None) -> "Profile":
+    def steady(self, path: Path, gpu: str | None, on_stdout: "NotesOf | None" = None) -> "Profile":
         """Return the profile of this part's steady iterations. Print notes on left-out iterations and on the GPU."""
         from surrogate.trace.profiling import profile, renamed_note, steady
 
-        profiled = steady(profile(self.load(path), gpu))
+        profiled = steady(profile(self.load(path, on_stdout), gpu))
         echo_notes(filter(None, (profiled.left_out, renamed_note(profiled))))
         return profiled
 
-    def of(self, file: "TraceFile") -> "Trace":
-        """Return this part of a trace, and print its notes on standard error, a line each."""
+    def of(self, file: "TraceFile", on_stdout: "NotesOf | None" = None) -> "Trace":
+        """Return this part of a trace, and print its notes on standard error, a line each.
+
+        ``on_stdout`` returns the notes that the command prints with its tables instead.
+        """
         from surrogate.cli.datasets import progress_bar
         from surrogate.trace.events.parts import trim
         from surrogate.trace.events.read import DEFAULT_MAX_BYTES
 
         with progress_bar(Path(file.display_name).name, "byte", unit_scale=True, delay=1.0) as step:
             trace = file.read(max_bytes=self.max_bytes or DEFAULT_MAX_BYTES, progress=step)
-        unused = (f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items()))
-        echo_notes(f"{file.display_name}: {note}" for note in (*trace.notes, *unused))
+        unused = [f"{count:,} events of {category} are not used" for category, count in sorted(trace.ignored.items())]
+        printed = on_stdout(trace) if on_stdout else ()
+        echo_notes(f"{file.display_name}: {note}" for note in (*trace.notes, *unused) if note not in printed)
         from_us, to_us = (None if limit_ms is None else limit_ms * 1e3 for limit_ms in (self.from_ms, self.to_ms))
         return trim(trace, iterations_kept=self.iteration or None, from_us=from_us, to_us=to_us, gpu=self.device)
 

@@ -47,6 +47,7 @@ def command(
       seer trace kernels nvprof.log --counters metrics.csv --gpu "GTX 1080 Ti"
     """
     from surrogate.formats.nvprof import is_summary, read_summary
+    from surrogate.trace.events.phases import whole_graphs
     from surrogate.trace.kernels import kernel_table, summary_table, with_counters
 
     if is_summary(file):
@@ -62,7 +63,7 @@ def command(
         columns = tuple(dict.fromkeys(["kernel", *(key for row in summarised for key in row)]))
         shared.show(summarised.rows, out.form, table=shared.display_table(summarised, columns))
         return
-    profiled = part.steady(file, gpu)
+    profiled = part.steady(file, gpu, None if out.form else whole_graphs)
     profiled = with_counters(profiled, counters) if counters else profiled
     out.write_page(profiled)
     result = kernel_table(profiled, by).top(out.top)

@@ -60,7 +60,8 @@ def command(
         raise InputError(
             f"{len(trace_files)} traces make a table of ranks or batch sizes; give one trace with {option}"
         )
-    traces = [part.of(file) for file in trace_files]
+    in_headline = by == "model" and len(trace_files) == 1 and not out.form
+    traces = [part.of(file, (lambda trace: trace.notes) if in_headline else None) for file in trace_files]
     if len({trace.rank for trace in traces} - {None}) == len(traces) > 1 and not batch:
         _show_ranks(traces, out)
         return

@@ -35,7 +35,10 @@ the events that were left out, and ``trace.ignored`` counts them by category.
 """
 
 import re
-from functools import partial
+from functools import cache, partial
+from typing import Any
+
+from surrogate.features.errors import InputError, read_toml
 
 OPERATOR, ANNOTATION, STEP, NVTX, FRAME, SYSTEM_CALL, LOADER, COLLECTION = range(8)
 """Kinds of a host range: a framework operator, a user's annotation, a profiler step, an NVTX range; and of a frame: a
@@ -70,35 +73,32 @@ COLLECTION_NAME = re.compile(
 )
 """Matches the names of frames and NVTX ranges that are garbage collections."""
 
-# Regular expressions on the lower-case name of CUDA's runtime and driver API and HIP's; the first match counts.
-_CALLS = {
-    r"graphlaunch": GRAPH_LAUNCH,
-    r"launch(?!hostfunc)": LAUNCH,
-    r"memcpy": COPY_CALL,
-    r"memset": MEMSET_CALL,
-    r"synchronize": SYNC_CALL,
-    r"eventrecord": RECORD_CALL,
-    r"waitevent|waitvalue": WAIT_CALL,
-    r"malloc|free|hostalloc|memalloc|memcreate|memmap|hostregister": MEMORY_CALL,
-}
-_COPIES = {
-    r"htod|host\W*(?:to|->)\W*device": TO_DEVICE,
-    r"dtoh|device\W*(?:to|->)\W*host": TO_HOST,
-    r"dtod|device\W*(?:to|->)\W*device": ON_DEVICE,
-    r"ptop|peer": PEER,
-    r"htoh": ON_HOST,
-}
-_SYNCS = {r"wait": SYNC_STREAM_WAIT, r"event": SYNC_EVENT, r"stream": SYNC_STREAM, r"context|device": SYNC_CONTEXT}
+_PATTERNS: dict[str, dict[str, str]] = read_toml(__file__, "kinds.toml")
 
 
-def _first_match(codes: dict[str, int], otherwise: int, name: str) -> int:
-    lower = name.lower()
-    return next((kind for pattern, kind in codes.items() if re.search(pattern, lower)), otherwise)
+@cache
+def _first_match(table: str, otherwise: int, name: str) -> int:
+    """Return the code of the first pattern in a table of `kinds.toml` that the lower-case name matches."""
+    patterns = _PATTERNS[table].items()
+    return next((globals()[code] for code, pattern in patterns if re.search(pattern, name.lower())), otherwise)
 
 
-call_kind = partial(_first_match, _CALLS, OTHER_CALL)
+call_kind = partial(_first_match, "calls", OTHER_CALL)
 """Return the kind of a runtime or driver call, from its name."""
-copy_kind = partial(_first_match, _COPIES, OTHER_COPY)
+copy_kind = partial(_first_match, "copies", OTHER_COPY)
 """Return the direction of a copy, from its name, such as ``Memcpy HtoD (Pageable -> Device)``."""
-sync_kind = partial(_first_match, _SYNCS, SYNC_UNKNOWN)
+sync_kind = partial(_first_match, "syncs", SYNC_UNKNOWN)
 """Return the kind of a synchronisation record, from its name, such as ``Stream Wait Event``."""
+
+
+_TEXTS: dict[str, str] = read_toml(__file__, "texts.toml")
+
+
+def text(name: str, /, **fields: Any) -> str:
+    """Return a text of `texts.toml` with its ``fields``. A plural's ``s`` depends on ``count``."""
+    return _TEXTS[name].format(s="s" * int(fields.get("count") != 1), **fields)
+
+
+def refusal(name: str, /, **fields: Any) -> InputError:
+    """Return the error with a `text`."""
+    return InputError(text(name, **fields))

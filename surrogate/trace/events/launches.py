@@ -10,18 +10,16 @@ from typing import NamedTuple
 import numpy as np
 
 from surrogate.trace import events
-from surrogate.trace.events.tables import Columns, Ints
+from surrogate.trace.events.tables import Columns, Ints, keep_rows
 
 MAX_SKEW_NS = 1_000_000
 """The clocks of host and device differ by less, in ns. An activity that begins earlier before its launch is damaged."""
 SKEW_NS = 2_000
 """The rounding of recorded times, in ns."""
-_LAUNCHED_BY = {
-    events.KERNEL: (events.LAUNCH, events.GRAPH_LAUNCH, events.OTHER_CALL),
-    events.COPY: (events.COPY_CALL, events.GRAPH_LAUNCH, events.OTHER_CALL),
-    events.MEMSET: (events.MEMSET_CALL, events.GRAPH_LAUNCH, events.OTHER_CALL),
-    events.GRAPH: (events.GRAPH_LAUNCH, events.OTHER_CALL),
-}
+_OWN_CALLS = {events.KERNEL: events.LAUNCH, events.COPY: events.COPY_CALL, events.MEMSET: events.MEMSET_CALL}
+"""Kind of an activity → the kind of call that launches only this kind. A graph's launch and other calls may launch any
+kind.
+"""
 _NO_LAUNCH = re.compile("query|get|set|create|destroy|capture|load|occupancy|error|instantiate|attribute|host", re.I)
 ANY_PROCESS, OTHER_PROCESS = -1, -2
 """Processes of an activity: not in the trace, or one that wrote no calls."""
@@ -61,8 +59,8 @@ def launched_by(activities: Keys, calls: Keys) -> Ints:
     ids = np.unique(calls.correlation[calls.correlation >= 0])
     count = int(calls.process.max(initial=-1)) + 2
     for kind in np.unique(activities.kind).tolist():
-        fits = np.isin(calls.kind, _LAUNCHED_BY[kind]) if kind in _LAUNCHED_BY else calls.correlation >= 0
-        candidates = np.flatnonzero(fits & (calls.correlation >= 0))
+        kinds = (_OWN_CALLS.get(kind, events.GRAPH_LAUNCH), events.GRAPH_LAUNCH, events.OTHER_CALL)
+        candidates = np.flatnonzero((calls.correlation >= 0) & ((kind == ANY_KIND) | np.isin(calls.kind, kinds)))
         of_kind = (activities.kind == kind) & np.isin(activities.correlation, ids)
         for names_process in (True, False):
             rows = np.flatnonzero(of_kind & ((activities.process >= 0) if names_process else activities.process == -1))
@@ -98,9 +96,7 @@ def drop_early(activities: Columns, calls: Keys) -> int:
     if 2 * early.sum() > (call >= 0).sum():
         activities["call"] = np.where(early, -1, call)
         return 0
-    for name in tuple(activities):
-        activities[name] = activities[name][~early]
-    return int(early.sum())
+    return keep_rows(activities, ~early)
 
 
 def clip_overlaps(activities: Columns, calls: Keys) -> list[str]:
@@ -112,15 +108,8 @@ def clip_overlaps(activities: Columns, calls: Keys) -> list[str]:
     kernels = np.flatnonzero((activities["kind"] == events.KERNEL) & ~in_graph)
     order = kernels[np.lexsort([activities[name][kernels] for name in ("start_ns", "stream", "device")])]
     before, after = order[:-1], order[1:]
-    same = (activities["stream"][before] == activities["stream"][after]) & (
-        activities["device"][before] == activities["device"][after]
-    )
+    same = [activities[name][before] == activities[name][after] for name in ("stream", "device")]
     over_ns = activities["end_ns"][before] - activities["start_ns"][after]
-    clipped = same & (over_ns > SKEW_NS)
+    clipped = same[0] & same[1] & (over_ns > SKEW_NS)
     activities["end_ns"][before[clipped]] = activities["start_ns"][after[clipped]]
-    if not clipped.any():
-        return []
-    return [
-        f"{clipped.sum():,} kernels of ROCm lasted beyond the start of their stream's next kernel; they end there now,"
-        f" {over_ns[clipped].sum() / 1e6:,.4g} ms earlier in all"
-    ]
+    return [events.text("clipped", count=clipped.sum(), ms=over_ns[clipped].sum() / 1e6)] if clipped.any() else []

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from surrogate.features.errors import InputError
 from surrogate.formats.nvprof import database_error
 from surrogate.trace import events
 from surrogate.trace.events.raw import EventRow, RawTrace, build_trace, clean_name
@@ -51,9 +50,7 @@ def read_nsys(path: Path) -> Trace:
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         # If a name is damaged, sqlite's error message is not valid text either.
         fault = "it contains a name that is not text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise InputError(
-            f"{path}: is not a valid Nsight Systems export ({fault}); write it again with `nsys export --type sqlite`"
-        ) from None
+        raise events.refusal("not_nsys", source=path, fault=fault) from None
 
 
 class _NsysExport:
@@ -71,9 +68,7 @@ class _NsysExport:
         if "StringTable" in self.tables:  # nvprof's and the visual profiler's; Nsight Systems calls it StringIds
             raise database_error(Path(raw.source))
         if not self.tables & {*_READ, "NVTX_EVENTS", *_LIBRARIES}:
-            raise InputError(
-                f"{raw.source}: an sqlite file without CUDA or NVTX events; write it with `nsys export --type sqlite`"
-            )
+            raise events.refusal("no_cuda", source=raw.source)
         raw.tables["activities"].extend(chain(self.kernels(), self.copies(), self.memsets(), self.graphs()))
         raw.tables["ranges"].extend(chain(self.nvtx(), self.libraries()))
         raw.tables["frames"].extend(self.system_calls())

@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from surrogate.features.errors import InputError
 from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.events import tables
@@ -51,12 +50,9 @@ def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
     if not outliers or after - before < 2:
         return range(len(every)), ""
     first, last, *longer = (every[at].index for at in (before + 1, after - 1, *outliers))
-    text = (
-        f"iterations {first} to {last} count, the longest run without one over {OUTLIER:g} times the median of"
-        f" {format_number(np.median(times_us[is_steady]) / 1e3)} ms ({', '.join(map(str, longer))}); --iteration"
-        " chooses others"
-    )
-    return range(before + 1, after), text
+    median, numbers = format_number(np.median(times_us[is_steady]) / 1e3), ", ".join(map(str, longer))
+    note = events.text("steady", first=first, last=last, limit=OUTLIER, median=median, longer=numbers)
+    return range(before + 1, after), note
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
@@ -266,7 +262,8 @@ def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
         if index not in every:
             numbers = list(every)
             listed = f"{numbers[0]} to {numbers[-1]}" if len(every) > 1 else f"only {numbers[0]}"
-            raise InputError(f"iteration {index} is not in {trace.source}; it has {listed} (by {every[numbers[0]].by})")
+            by = every[numbers[0]].by
+            raise events.refusal("no_iteration", index=index, source=trace.source, listed=listed, by=by)
     selected = tuple(every[index] for index in dict.fromkeys(requested))
     is_kept = iteration_of(selected, trace)[2] >= 0
     part = _subset(trace, lambda times: iteration_at(selected, times) >= 0, is_kept)
@@ -277,11 +274,9 @@ def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
 
 
 def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
+    limits = {"low": format_number(from_us, 6), "high": format_number(to_us, 6)}
     if not from_us < to_us:
-        raise InputError(
-            f"the time from {format_number(from_us, 6)} to {format_number(to_us, 6)} µs is empty; give an end after the"
-            " start"
-        )
+        raise events.refusal("empty_time", **limits)
     first, last = trace.span_ns
     low, high = (first + round(min(limit * 1e3, 2.0**62)) for limit in (from_us, to_us))
 
@@ -292,20 +287,17 @@ def _by_time(trace: Trace, from_us: float, to_us: float) -> Trace:
     of_call = inside(trace.calls.start_ns)
     is_kept = np.where(activities.call >= 0, linked(of_call, activities.call, False), inside(activities.start_ns))
     if not is_kept.any() and not of_call.any() and not inside(trace.ranges.start_ns).any():
-        raise InputError(
-            f"{trace.source}: no event starts at {format_number(from_us, 6)} to {format_number(to_us, 6)} µs; it lasts"
-            f" {format_number((last - first) / 1e3, 6)} µs"
-        )
+        length = format_number((last - first) / 1e3, 6)
+        raise events.refusal("no_event_then", source=trace.source, length=length, **limits)
     chosen = tuple(each for each in trace.chosen if each.start_ns < high and each.end_ns > low)
     return replace(_subset(trace, inside, is_kept), chosen=chosen)
 
 
 def _by_gpu(trace: Trace, gpu: int) -> Trace:
     devices = np.array([stream.device for stream in trace.streams] or [-1])
-    present = sorted({stream.device for stream in trace.streams})
-    if gpu not in present:
-        listed = ", ".join(map(str, present)) or "none"
-        raise InputError(f"GPU {gpu} has no activity in {trace.source}; GPUs with activity: {listed}")
+    if not (devices == gpu).any():
+        present = sorted({stream.device for stream in trace.streams})
+        raise events.refusal("no_gpu", gpu=gpu, source=trace.source, listed=", ".join(map(str, present)) or "none")
     return replace(
         trace,
         activities=take_rows(trace.activities, devices[trace.activities.stream] == gpu),
@@ -506,12 +498,10 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     by_range = np.unique(anchor[(anchor >= 0) & (module < 0)])
     by_frame = np.intersect1d(modules, module)
     # Sort the instances by time; each is a row of the ranges or of the frames.
-    starts = np.concatenate([ranges.start_ns[by_range], frames.start_ns[by_frame]])
-    order = np.argsort(starts, kind="stable")
-    starts = starts[order]
-    ends = np.concatenate([ranges.end_ns[by_range], frames.end_ns[by_frame]])[order]
-    row = np.concatenate([by_range, by_frame])[order]
-    from_frame = np.repeat([0, 1], [len(by_range), len(by_frame)])[order]
+    groups = ((ranges, by_range, 0), (frames, by_frame, 1))
+    parts = [[table.start_ns[rows], table.end_ns[rows], rows, np.full(len(rows), of)] for table, rows, of in groups]
+    columns = np.concatenate(parts, axis=1)
+    starts, ends, row, from_frame = columns[:, np.argsort(columns[0], kind="stable")]
     # Map rows back to instances.
     of_ranges, of_frames = np.full(len(ranges), -1), np.full(len(frames), -1)
     of_ranges[row[from_frame == 0]] = np.flatnonzero(from_frame == 0)

@@ -104,35 +104,32 @@ def with_limits(trace: Trace) -> Trace:
     free = ~captured_calls(trace)[launches]
     launches, lost = launches[free], lost[free] & (trace.activities.call >= 0).any()
     # Lengths of the runs of launches without an activity, before, between and after the others.
-    runs = np.diff(np.concatenate([[-1], np.flatnonzero(~lost), [len(launches)]])) - 1
+    ends = np.array([-1, *np.flatnonzero(~lost), len(launches)])
+    runs = ends[1:] - ends[:-1] - 1
     first, last = (runs[at] * (len(runs) > 1 and runs[at] > max(runs[1:-1], default=0)) for at in (0, -1))
     starts = trace.calls.start_ns[launches]
     edges = (int(starts[first]) if first else -NEVER, int(starts[-last]) if last else NEVER)
-    uncounted = "; the iterations at that end of the recording do not count" * bool(first or last)
-    missing = f"{lost.sum():,} of {len(lost):,} launches have no kernel in the file{uncounted}"
-    return replace(trace, complete_ns=edges, notes=(*trace.notes, *[missing] * int(lost.any()), *_notes(trace)))
+    missing = [events.text("lost", lost=lost.sum(), launches=len(lost))] if lost.any() else []
+    missing = [line + events.text("uncounted") * bool(first or last) for line in missing]
+    return replace(trace, complete_ns=edges, notes=(*trace.notes, *missing, *_notes(trace)))
 
 
 def _notes(trace: Trace) -> list[str]:
     """Return a note for each of these phases that the trace has, except the ends."""
-    calls, span_us = trace.calls, trace.span_us
-    result = []
-    if count := int(launched_before(trace).sum()):
-        result.append(f"{count:,} device activities were launched before the recording; they belong to no iteration")
-    captured = captured_calls(trace)
-    if count := int((captured & np.isin(calls.kind, _LAUNCHES)).sum()):
-        result.append(f"{count:,} launches are recorded into a graph (stream capture) and have no kernels of their own")
-    start_up = start_up_calls(trace)
-    time_us = float(calls.time_us[start_up].sum())
-    if time_us > _MIN_SHARE * span_us:
+    calls, start_up = trace.calls, start_up_calls(trace)
+    captured = captured_calls(trace) & np.isin(calls.kind, _LAUNCHES)
+    counts = {"before": launched_before(trace).sum(), "captured": captured.sum()}
+    notes = [events.text(name, count=count) for name, count in counts.items() if count]
+    start_up_us = float(calls.time_us[start_up].sum())
+    if start_up_us > _MIN_SHARE * trace.span_us:
         names = ", ".join(dict.fromkeys(trace.names[name] for name in calls.name[start_up].tolist()))
-        result.append(
-            f"start-up takes {time_us / 1e3:,.0f} of {span_us / 1e3:,.0f} ms (first calls of {names[:100]}); record"
-            " after a warm-up"
-        )
-    if count := int((trace.activities.kind == events.GRAPH).sum()):
-        result.append(
-            f"{count:,} CUDA graphs are recorded as a whole, without their kernels; `nsys profile"
-            " --cuda-graph-trace=node` records these"
-        )
-    return result
+        notes.append(events.text("start_up", ms=start_up_us / 1e3, of_ms=trace.span_us / 1e3, names=names))
+    return notes + whole_graphs(trace)
+
+
+def whole_graphs(trace: Trace) -> list[str]:
+    """Return a note on the CUDA graphs that are recorded as one activity each, with their time; [] without any."""
+    kind, time_us = trace.activities.kind, trace.activities.time_us
+    is_graph, count = kind == events.GRAPH, int((kind == events.GRAPH).sum())
+    of_ms = time_us[is_graph | (kind == events.KERNEL)].sum() / 1e3
+    return [events.text("graphs", count=count, ms=time_us[is_graph].sum() / 1e3, of_ms=of_ms)] if count else []

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.launches import ANY_PROCESS, SKEW_NS, Keys, launched_by
-from surrogate.trace.events.tables import Columns, Ints
+from surrogate.trace.events.tables import Columns, Ints, keep_rows, linked
 
 _NUMBER = re.compile(r"\d+\W*$")
-_REMEDY = "give each rank's own file"
 
 
 def keep_one_rank(
@@ -43,7 +41,7 @@ def keep_one_rank(
     """
     ranges, activities = parts["ranges"], parts["activities"]
     if _has_twins(ranges, process_of):
-        raise InputError(f"{source}: holds several ranks with one process number; {_REMEDY}")
+        raise events.refusal("twins", source=source)
     is_work = np.isin(ranges["kind"], (events.OPERATOR, events.STEP))
     worked = process_of[np.concatenate([ranges["thread"][is_work], parts["calls"]["thread"]])]
     ranks: list[int] = np.unique(worked).tolist()
@@ -59,9 +57,9 @@ def keep_one_rank(
             kept = owner == chosen
         else:
             kept = np.isin(part["device"], devices) if name == "syncs" else process_of[part["thread"]] == chosen
-        part |= {column: values[kept] for column, values in part.items()}
+        keep_rows(part, kept)
     others = ", ".join(names[rank] for rank in ranks if rank != chosen)
-    return [f"holds {len(ranks)} ranks; only process {names[chosen]} counts, not {others[:200]}; {_REMEDY}"]
+    return [events.text("ranks", count=len(ranks), chosen=names[chosen], others=others)]
 
 
 def _has_twins(ranges: Columns, process_of: Ints) -> bool:
@@ -89,13 +87,13 @@ def _owners(activities: Columns, names: Sequence[str], ranks: list[int], calls: 
     no_process = np.full(len(position), ANY_PROCESS)
     keys = Keys(activities["correlation"], activities["start_ns"], activities["kind"], no_process)
     if len(devices) < len(ranks):
-        return np.append(calls.process, -1)[launched_by(keys, calls)]
+        return linked(calls.process, launched_by(keys, calls))
     # Processes are numbered in the order of the file.
     in_file = np.argsort([activities["process"][position == at].min() for at in range(len(devices))]).tolist()
     fits = []
     for place, rank in enumerate(ranks):
         call = launched_by(keys._replace(process=no_process + rank + 1), calls)
-        good = (call >= 0) & (keys.start_ns - np.append(calls.start_ns, 0)[call] >= -SKEW_NS)
+        good = (call >= 0) & (keys.start_ns - linked(calls.start_ns, call) >= -SKEW_NS)
         counts = np.bincount(position[good], minlength=len(devices)).tolist()
         fits += [(-count, in_file.index(at) != place, at, rank) for at, count in enumerate(counts) if count]
     owner = np.full(len(devices), -1)

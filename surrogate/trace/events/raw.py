@@ -18,20 +18,11 @@ from numpy.typing import NDArray
 
 from surrogate.features.errors import read_toml
 from surrogate.trace import events
-from surrogate.trace.events import tables
-from surrogate.trace.events.launches import (
-    ANY_KIND,
-    ANY_PROCESS,
-    OTHER_PROCESS,
-    Keys,
-    clip_overlaps,
-    drop_early,
-    launched_by,
-    launching_kind,
-)
+from surrogate.trace.events import launches, tables
+from surrogate.trace.events.launches import ANY_PROCESS, Keys
 from surrogate.trace.events.phases import with_limits
 from surrogate.trace.events.ranks import keep_one_rank
-from surrogate.trace.events.tables import Columns, Ints, Nesting, Ranges, Trace, TraceGpu, linked, nest
+from surrogate.trace.events.tables import Columns, Ints, Nesting, Ranges, Trace, TraceGpu, keep_rows, linked, nest
 
 T = TypeVar("T")
 EventRow = tuple[object, ...]
@@ -270,7 +261,7 @@ def build_trace(raw: RawTrace) -> Trace:
     dropped = sum(table.dropped for table in raw.tables.values()) + _drop_distant(parts, raw.exact_ns)
     notes = [*raw.notes]
     if dropped:
-        notes.append(f"{dropped:,} events without a usable time are left out")
+        notes.append(events.text("no_time", count=dropped))
     notes += _join_launches(raw, parts)
     origin = min((int(part["start_ns"][0]) for part in parts.values() if len(part["start_ns"])), default=0)
     for part in parts.values():
@@ -285,7 +276,7 @@ def build_trace(raw: RawTrace) -> Trace:
         _place(part, streams)
     activities = _activities(parts["activities"], names, ranges, calls)
     if raw.ends_early:
-        notes.insert(0, "the file ends early: the last events are missing")
+        notes.insert(0, events.text("ends_early"))
     values: Any = {name: tuple(getattr(raw, name).distinct) for name in ("names", "shapes", "types", "inputs")}
     values |= {name: getattr(raw, name) for name in ("source", "format", "rank", "world_size", "ends_early")}
     values |= {"ranges": ranges, "frames": frames, "calls": calls, "activities": activities}
@@ -320,9 +311,7 @@ def _drop_distant(parts: Mapping[str, Columns], exact_ns: bool) -> int:
     first_ns = _ZERO_NS if not exact_ns and len(later) and later.min() > _ABSOLUTE_NS else median - _FAR_NS
     count = 0
     for part in parts.values():
-        near = (part["start_ns"] >= first_ns) & (np.abs(part["start_ns"] - median) <= _FAR_NS)
-        count += int((~near).sum())
-        part |= {name: column[near] for name, column in part.items()}
+        count += keep_rows(part, (part["start_ns"] >= first_ns) & (np.abs(part["start_ns"] - median) <= _FAR_NS))
     return count
 
 
@@ -336,7 +325,7 @@ def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
 
     def keys_of_calls() -> Keys:
         columns = parts["calls"]
-        kind = _lookup(raw.names.distinct, columns["name"], launching_kind)
+        kind = _lookup(raw.names.distinct, columns["name"], launches.launching_kind)
         return Keys(columns["correlation"], columns["start_ns"], kind, linked(process_of, columns["thread"]))
 
     notes = []
@@ -351,15 +340,15 @@ def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
         columns = parts[name]
         # Number the processes of the device's events like those of the calls.
         ids, position = np.unique(columns["process"], return_inverse=True)
-        numbers = [processes.get(str(i), OTHER_PROCESS) if i >= 0 else ANY_PROCESS for i in ids.tolist()]
+        numbers = [processes.get(str(i), launches.OTHER_PROCESS) if i >= 0 else ANY_PROCESS for i in ids.tolist()]
         process = np.array(numbers, np.int64)[position]
-        kind = columns["kind"] if name == "activities" else np.full(len(position), ANY_KIND)
-        columns["call"] = launched_by(Keys(columns["correlation"], columns["start_ns"], kind, process), calls)
-    if count := drop_early(parts["activities"], calls):
-        notes.append(f"{count:,} device activities that begin long before their launch call are left out")
+        kind = columns["kind"] if name == "activities" else np.full(len(position), launches.ANY_KIND)
+        columns["call"] = launches.launched_by(Keys(columns["correlation"], columns["start_ns"], kind, process), calls)
+    if count := launches.drop_early(parts["activities"], calls):
+        notes.append(events.text("early", count=count))
     used = {raw.names.distinct[i] for i in np.unique(parts["calls"]["name"]).tolist()}
     if any(map(_ROCM.match, [*used, *(gpu.name for gpu in raw.devices)])):
-        notes += clip_overlaps(parts["activities"], calls)
+        notes += launches.clip_overlaps(parts["activities"], calls)
     return notes
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from surrogate.bundled import TRACES
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, read_toml, require_regular
 from surrogate.formats.foreign_file import chunks
 from surrogate.formats.recognise import explained
 from surrogate.trace import events
@@ -43,26 +43,8 @@ Handler = Callable[[EventRow, Event, Event], None]
 _UNKNOWN = (0, 0, 0)
 _LIBRARIES = {"torch", "<frozen importlib", *sys.stdlib_module_names}
 
-_RANGES = {"operator": events.OPERATOR, "cpu_op": events.OPERATOR, "user_annotation": events.ANNOTATION}
-_CALLS = (
-    "runtime",
-    "cuda_runtime",
-    "cuda_driver",
-    "driver",
-    "hip_runtime",
-    "xpu_runtime",
-    "xpu_driver",
-    "mtia_runtime",
-)
-_ACTIVITIES = {
-    **dict.fromkeys(("kernel", "concurrent_kernel"), events.KERNEL),
-    **dict.fromkeys(("memcpy", "gpu_memcpy"), events.COPY),
-    **dict.fromkeys(("memset", "gpu_memset"), events.MEMSET),
-}
-_IGNORED = {
-    *("async", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward", "gpu_user_annotation", "trace")
-}
-"""Categories that repeat other events: arrows, annotations projected to the GPU, the recording itself."""
+_CATEGORIES = read_toml(__file__)
+"""The categories of events, by the table that they fill."""
 
 
 def as_trace(given: object) -> Trace:
@@ -73,7 +55,7 @@ def as_trace(given: object) -> Trace:
     if isinstance(given, str | Path):
         return read_trace(given)
     if not isinstance(given, Trace):
-        raise InputError(f"a {type(given).__name__} is not a trace; give a trace, a file or a name that ships")
+        raise events.refusal("no_type", type=type(given).__name__)
     return given
 
 
@@ -102,21 +84,17 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
     if not path.exists():
         path = TRACES.get(str(path), path)
     if path.is_dir() or path.name.endswith(_ARCHIVES):
-        raise InputError(
-            f"{path}: holds several traces, one per rank; give one of them (in Python, surrogate.trace.events.read's"
-            " trace_files finds them)"
-        )
+        raise events.refusal("several", path=path)
     require_regular(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
     except OSError as error:
-        ships = ", ".join(TRACES)
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a trace, or one of {ships}") from None
+        raise events.refusal("unreadable", path=path, reason=error.strerror, ships=", ".join(TRACES)) from None
     if start.startswith((b"PK\x03\x04", b"\xfd7zXZ")):
-        raise InputError(f"{path}: is an archive; only files packed by gzip or bzip2 are read; unpack it first")
+        raise events.refusal("archive", path=path)
     if path.suffix in (".nsys-rep", ".qdrep"):
-        raise InputError(f"{path}: is a report of Nsight Systems; write it with `nsys export --type sqlite {path}`")
+        raise events.refusal("report", path=path)
     collecting = gc.isenabled()
     gc.disable()  # millions of new objects have no cycles to search for
     try:
@@ -133,10 +111,7 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
             gc.enable()
     if not len(trace.activities):
         is_empty = not (len(trace.ranges) or len(trace.calls) or len(trace.frames))
-        line = (
-            f"{path}: holds no operators, calls or kernels; record it with torch.profiler's"
-            " export_chrome_trace, or export it with `nsys export --type sqlite`"
-        )
+        line = events.text("empty", path=path)
         other = explained(line, [path], "trace", "trace summary")
         if is_empty or other != line:
             raise InputError(other)
@@ -181,7 +156,7 @@ def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES)
             else:
                 found = [TraceFile(path, str(path))]
             if not found:
-                raise InputError(f"{path}: holds no .json, .json.gz or .sqlite; give a folder of traces, one per rank")
+                raise events.refusal("no_trace", path=path)
             files += sorted(found, key=lambda file: file.display_name)
         yield files
 
@@ -210,36 +185,23 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
     except InputError:
         raise
     except json.JSONDecodeError as error:
-        raise _refusal(source, f"is not JSON or is damaged ({error.msg})") from None
+        raise events.refusal("not_json", source=source, fault=f"is not JSON or is damaged ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or endless lists
-        raise _refusal(source, f"is damaged ({str(error).partition(';')[0]})") from None
-    if file.ends_early:
-        if not reader.count:
-            raise _refusal(source, f"is not JSON or is damaged ({file.ends_early})")
-        raw.ends_early = True
-    elif not isinstance(file.header.get("traceEvents"), list):
-        if "nodes" in file.header:
-            raise InputError(
-                f"{source}: an execution trace has shapes but no times; give a trace of torch.profiler, which"
-                " record_shapes=True gives shapes"
-            )
-        raise _refusal(source, "has no list of events")
+        fault = f"is damaged ({str(error).partition(';')[0]})"
+        raise events.refusal("not_json", source=source, fault=fault) from None
+    raw.ends_early = bool(file.ends_early)
+    if file.ends_early and not reader.count:
+        raise events.refusal("not_json", source=source, fault=f"is not JSON or is damaged ({file.ends_early})")
+    if not file.ends_early and not isinstance(file.header.get("traceEvents"), list):
+        name = "no_times" if "nodes" in file.header else "not_json"
+        raise events.refusal(name, source=source, fault="has no list of events")
     if reader.others:
-        raw.notes.append(f"{reader.others:,} entries of the list of events are not events")
+        raw.notes.append(events.text("no_event", count=reader.others))
     raw.devices = _devices(file.header.get("deviceProperties"))
     info = file.header.get("distributedInfo")
-    if isinstance(info, dict):
-        raw.rank, raw.world_size = (
-            value if type(value) is int else None for value in map(info.get, ("rank", "world_size"))
-        )
+    values = map(info.get, ("rank", "world_size")) if isinstance(info, dict) else (None, None)
+    raw.rank, raw.world_size = (value if type(value) is int else None for value in values)
     return build_trace(raw)
-
-
-def _refusal(source: str, what: str) -> InputError:
-    return InputError(
-        f"{source}: {what}; give a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export"
-        " (`nsys export --type sqlite`)"
-    )
 
 
 @cache
@@ -270,11 +232,10 @@ class _EventReader:
         self.signatures: dict[bytes | str, tuple[int, ...]] = {}
         self.add = {name: table.rows.append for name, table in raw.tables.items()}
         self.handlers: dict[str, Handler] = {"python_function": self.frame, "cuda_sync": self.sync}
-        of_category = {
-            **{category: partial(self.range, kind=kind) for category, kind in _RANGES.items()},
-            **dict.fromkeys(_CALLS, self.call),
-            **{category: partial(self.activity, kind=kind) for category, kind in _ACTIVITIES.items()},
-        }
+        of_category: dict[str, Handler] = dict.fromkeys(_CATEGORIES["calls"], self.call)
+        for table, handler in {"ranges": self.range, "activities": self.activity}.items():
+            for category, kind in _CATEGORIES[table].items():
+                of_category[category] = partial(handler, kind=getattr(events, kind))
         for category, handler in of_category.items():
             self.handlers[category] = self.handlers[category.capitalize()] = handler
 
@@ -303,7 +264,7 @@ class _EventReader:
                 if name == "thread_name" and arguments:
                     key = (str(event.get("pid")), str(event.get("tid")))
                     self.raw.thread_names[key] = clean_name(str(arguments.get("name", "")))
-            elif phase not in _POINTS and not (type(category) is str and category.lower() in _IGNORED):
+            elif phase not in _POINTS and not (type(category) is str and category.lower() in _CATEGORIES["ignored"]):
                 self.raw.ignored[f"{category} ({phase})"[:80]] += 1
         self.others += others
         self.count += len(batch) - others

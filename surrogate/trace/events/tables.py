@@ -284,6 +284,12 @@ def take_rows(table: T, rows: NDArray[Any]) -> T:
     return replace(table, **columns)  # type: ignore[type-var]
 
 
+def keep_rows(columns: Columns, rows: NDArray[np.bool_]) -> int:
+    """Remove the other rows from raw columns, and return how many."""
+    columns |= {name: column[rows] for name, column in columns.items()}
+    return int((~rows).sum())
+
+
 def joined(table: T, other: T | None) -> T:
     """Return the rows of both tables, sorted by start."""
     if other is None:

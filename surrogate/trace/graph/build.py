@@ -12,14 +12,12 @@ import surrogate.trace.graph.tasks as tasks
 from surrogate.features.errors import InputError
 from surrogate.trace import events
 from surrogate.trace.events.parts import OTHER, Layers, find_layers, iteration_at
-from surrogate.trace.events.phases import outermost_calls
+from surrogate.trace.events.phases import launched_before, outermost_calls
 from surrogate.trace.events.tables import Ints, Trace, grouped, joined, linked
 from surrogate.trace.graph.tasks import Floats, Graph, Resource, in_order, reordered
 
 OUTSIDE_RANGES = "(outside ranges)"
 """The name of host work outside all ranges."""
-_COMPLETE = 0.99
-"""An iteration is complete if at least this share of its launches has an activity, relative to the best iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +100,11 @@ def _with_earlier(trace: Trace, layers: Layers) -> tuple[Trace, Layers, Ints]:
             name: linked(column, row, OTHER if name == "phase_of_activity" else -1) for name, column in columns.items()
         }
     late_ns = linked(trace.calls.start_ns, activities.call, 0) - activities.start_ns
-    call = np.where((activities.call >= 0) & (late_ns > device.TOLERANCE_NS), -1, activities.call)
-    iteration = columns["iteration_of_activity"].copy()
-    with_call = np.flatnonzero(call >= 0)
-    for _, rows in grouped(activities.stream, np.arange(len(activities))):
-        first = np.concatenate([rows[call[rows] >= 0], with_call, [0]])[0]
-        iteration[rows[rows < first]] = -1
-    columns["iteration_of_activity"] = iteration
-    return replace(trace, activities=replace(activities, call=call)), replace(layers, **columns), row
+    is_late = (activities.call >= 0) & (late_ns > device.TOLERANCE_NS)
+    call, around = (np.where(is_late, -1, column) for column in (activities.call, activities.range))
+    trace = replace(trace, activities=replace(activities, call=call, range=around))
+    columns["iteration_of_activity"] = np.where(launched_before(trace), -1, columns["iteration_of_activity"])
+    return trace, replace(layers, **columns), row
 
 
 def _ordered(graph: Graph) -> tuple[Graph, int]:
@@ -202,7 +197,6 @@ class _Assembly:
             from_start=np.repeat([part.from_start for part in edges], counts),
             iterations=layers.iterations,
             recorded_lag_us=layers.device_behind_us(activities),
-            complete=tuple(self._complete().tolist()),
         )
 
     def coverage(self, graph: Graph, by_calls: device.Waits, by_streams: device.Waits) -> tasks.Coverage:
@@ -229,22 +223,6 @@ class _Assembly:
             "device_behind_us": list(graph.recorded_lag_us),
             "missing_wait_us": self._missing_wait_us(),
         }
-
-    def _complete(self) -> tasks.Mask:
-        """Return whether the activities of each iteration's launches are in the trace (`Graph.complete`).
-
-        Some launches have no activity in every iteration, so an iteration is compared with the best one.
-        """
-        calls, count = self.trace.calls, len(self.layers.iterations)
-        kinds = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL)
-        rows = np.flatnonzero(np.isin(calls.kind, kinds))
-        iteration = iteration_at(self.layers.iterations, calls.start_ns[rows])
-        has_work = np.isin(rows, self.trace.activities.call)
-        launches, attached = (
-            np.bincount(iteration[mask & (iteration >= 0)], minlength=count) for mask in (has_work | True, has_work)
-        )
-        share = np.divide(attached, launches, out=np.full(count, np.inf), where=launches > 0)
-        return share >= _COMPLETE * np.append(share[launches > 0], 0.0).max()
 
     def _missing_wait_us(self) -> float:
         """Return the host's time in waits for work that the trace lacks (`Graph.coverage`)."""

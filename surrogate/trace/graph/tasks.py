@@ -82,9 +82,6 @@ class Graph:
         The iterations of the trace.
     recorded_lag_us
         For every iteration, the time that its device tasks continued after its end mark.
-    complete
-        For every iteration, whether the trace holds the device's work for all its launches. Figures of the device count
-        only these iterations. Work that was launched before the trace belongs to no iteration.
     coverage
         Counts of attached and unattached events. ``activities_without_call`` keep their place on their stream but
         follow no launch. ``graph_kernels`` follow the launch of their CUDA graph together. ``attached_pct`` is the
@@ -119,7 +116,6 @@ class Graph:
     from_start: Mask
     iterations: tuple[Iteration, ...] = ()
     recorded_lag_us: tuple[float, ...] = ()
-    complete: tuple[bool, ...] = ()
     coverage: Coverage = field(default_factory=dict)
     policies: Mapping[int, Policy] = field(default_factory=dict)
 
@@ -135,15 +131,9 @@ class Graph:
 
     @property
     def on_streams(self) -> Mask:
-        """Return a mask of the tasks on streams that belong to the `complete` iterations."""
+        """Return a mask of the tasks on streams that belong to iterations; work from before the trace does not."""
         is_stream = np.array([resource.kind == STREAM for resource in self.resources] or [False])
-        counts = np.array([*(self.complete or (True,) * len(self.iterations)), False])
-        return is_stream[self.resource] & counts[self.iteration]
-
-    @property
-    def device_steps(self) -> int:
-        """Return the number of iterations that `on_streams` covers, at least 1."""
-        return max(sum(self.complete) if self.complete else len(self.iterations), 1)
+        return is_stream[self.resource] & (self.iteration >= 0)
 
 
 TASK_COLUMNS = (
@@ -269,7 +259,7 @@ class Timeline:
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
         ends_us = marks[:, 1] + np.maximum(behind_us - (graph.recorded_lag_us or 0.0), 0.0)
         mean_us = float(ends_us.max() - marks[0, 0]) / count
-        ran = np.flatnonzero(np.isfinite(behind_us) & np.array(graph.complete or True))
+        ran = np.flatnonzero(np.isfinite(behind_us))
         if not self.device_lag_us or not len(ran):
             return mean_us
         # The device's ends of the first and of the last iteration that it ran completely.
@@ -280,7 +270,7 @@ class Timeline:
     @property
     def device_lag_us(self) -> float:
         """Growth of the device's recorded lag per iteration, in µs; 0 up to `MIN_LAG_SHARE` of an iteration."""
-        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us, self.graph.complete)
+        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us)
 
     def marks_us(self) -> Floats:
         """Return start and end of every iteration by its marks on the main thread, shape (iterations, 2).
@@ -299,13 +289,13 @@ class Timeline:
         return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"
 
 
-def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float], complete: Sequence[bool] = ()) -> float:
+def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float]) -> float:
     """Return the growth of the device's lag per iteration in µs (`Timeline.device_lag_us`)."""
-    ran = np.flatnonzero(complete or np.ones(len(behind_us)))
-    if not len(ran):
+    count = len(behind_us)
+    if not count:
         return 0.0
-    lag_us = float(behind_us[ran[-1]] - (behind_us[ran[0]] if len(ran) > 1 else 0.0)) / max(int(ran[-1] - ran[0]), 1)
-    step_us = sum(part.time_us for part in iterations) / len(behind_us)
+    lag_us = (behind_us[-1] - (behind_us[0] if count > 1 else 0.0)) / max(count - 1, 1)
+    step_us = sum(part.time_us for part in iterations) / count
     return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
 
 

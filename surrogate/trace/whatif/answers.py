@@ -359,10 +359,10 @@ def _touched_us(before: Graph, after: Graph, baseline: Timeline, predicted: Time
 def device_us(timeline: Timeline) -> float:
     """Return the sum of the times of all tasks on streams per iteration, in µs, without added network channels.
 
-    Only complete iterations count (`Graph.complete`).
+    Work that was launched before the trace does not count.
     """
     graph = timeline.graph
-    return float(graph.duration_us[graph.on_streams].sum()) / graph.device_steps
+    return float(graph.duration_us[graph.on_streams].sum()) / max(len(graph.iterations), 1)
 
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
@@ -385,7 +385,7 @@ def _by_type(timeline: Timeline) -> defaultdict[str, float]:
     time = np.bincount(graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
     for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
         # A layer's name is its type and a number.
-        sums[name.rpartition(".")[0] or name] += time_us / graph.device_steps
+        sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
     return sums
 
 
