@@ -3,7 +3,7 @@
 Each function in `FINDERS` looks for one cause in the trace and returns a `Draft`. The draft's change is then simulated
 like any what-if. The gain is at most the time of the cause: the device's time of the tasks, and the device's idle time
 that the change removes. A change that gains less than `MIN_GAIN` of a step is no finding. `findings.toml` holds the
-title and the change to the program, under the function's name.
+title and the change to the program, under the function's name, and the information that the finder needs.
 """
 
 import re
@@ -40,8 +40,6 @@ from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_ta
 
 MIN_GAIN = 0.01
 """Minimum gain of a finding, as a share of a step's time."""
-MIN_HOST_GAIN = 0.05
-"""Minimum gain of a finding about the program's own code: every eager program has code between its operators."""
 MIN_SAVED_SHARE = 0.5
 """Assumed minimum share of a cause's time that the change saves: no times before and after are published."""
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
@@ -59,7 +57,7 @@ _CAPTURED = (events.LAUNCH, events.MEMSET_CALL, events.RECORD_CALL, events.OTHER
 _MANY = 10
 """Minimum kernels of an optimizer's step that is not fused, and minimum launches per step for `small_kernels`."""
 TEXTS = read_toml(__file__)
-"""Finder's name → the title of its finding, and the changes to the program by key; also two further texts."""
+"""Finder's name → the texts of its finding, and the changes to the program by key; also further texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,57 +118,38 @@ class Finding:
 class Draft:
     """A cause that a finder suspects, before its gain is simulated.
 
-    ``tasks`` are the affected tasks, and ``description`` describes them; ``details`` are added to the evidence.
-    ``idle`` are the pieces of idle time that the change removes: the gain is at most their time, and the tasks' time on
-    the device. ``changed`` is the graph without the cause, or ``what_if`` names a what-if that removes it. A gain below
-    ``min_gain`` of a step is no finding. ``change`` is the key of the change in `TEXTS`, and ``fields`` fill its
-    placeholders.
+    ``tasks`` are the affected tasks. ``idle`` are the pieces of idle time that the change removes: the gain is at most
+    their time, and the tasks' time on the device. ``changed`` is the graph without the cause; by default the tasks take
+    no time. ``details`` are added to the evidence. ``change`` is the key of the change in `TEXTS`, and ``fields`` fill
+    the placeholders of its texts.
     """
 
-    description: str
     tasks: Mask
     changed: Graph | None = None
     idle: Mask | None = None
-    what_if: str = ""
     details: str = ""
-    min_gain: float = MIN_GAIN
     change: str = "change"
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
 class FinderInput:
-    """The input of every finder: a profile, its graph and the replay of the graph."""
+    """The input of every finder: a profile, its graph, the replay of the graph, and the pieces of idle time."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile = steady(profile)
         self.trace = profile.trace
         self.graph = shared_graph(profile.trace, profile.layers)
         self.setting = WhatIfSetting(profile)
-
-    @cached_property
-    def baseline(self) -> Timeline:
-        """The unchanged graph, simulated."""
-        return simulate(self.graph)
-
-    @property
-    def step_us(self) -> float:
-        """Time of an iteration of the unchanged graph in µs: the baseline of what-ifs."""
-        return self.baseline.per_iteration_us
+        self.baseline = simulate(self.graph)
+        self.step_us = self.baseline.per_iteration_us
+        self.steps = max(len(self.graph.iterations), 1)
+        self.pieces = idle.idle_pieces(profile)
+        self.call_kind = call_kinds(self.graph, self.trace)
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Layer → the line of the program that called it, if stacks were recorded."""
         return sources_by_layer(self.profile)
-
-    @property
-    def steps(self) -> int:
-        """Number of iterations in the graph."""
-        return max(len(self.graph.iterations), 1)
-
-    @cached_property
-    def pieces(self) -> pd.DataFrame:
-        """The pieces of the device's idle time."""
-        return idle.idle_pieces(self.profile)
 
     @cached_property
     def on_files(self) -> Mask:
@@ -206,10 +185,14 @@ class FinderInput:
         return self.has_cause(idle.LAUNCHED) & self.pieces["following"].isin(activities).to_numpy()
 
     def in_calls(self, rows: Ints) -> Mask:
-        """Return the pieces during the calls, and all pieces of gaps that begin while one of the calls blocks."""
+        """Return the pieces during the calls, and the later pieces of gaps that begin while one of the calls blocks.
+
+        The time of the data loader, of system calls and of garbage collection is theirs.
+        """
         outer = np.append(outermost_calls(self.trace), -1)
         calls = self.pieces[["call", "blocked"]].to_numpy()
-        return np.any(np.isin(outer[calls], outer[rows]) & (calls >= 0), axis=1)
+        is_other = self.has_cause(idle.SYSTEM, idle.COLLECTION) | self.in_loader | self.on_files
+        return np.any(np.isin(outer[calls], outer[rows]) & (calls >= 0), axis=1) & ~is_other
 
     def during(self, pieces: Mask) -> Mask:
         """Return the host's tasks that run during the pieces."""
@@ -229,11 +212,11 @@ class FinderInput:
         """Whether names in the trace show PyTorch."""
         return any(map(_TORCH.search, self.trace.names))
 
-    def change(self, name: str, key: str, fields: Mapping[str, object]) -> str:
+    def change(self, texts: Mapping[str, str], draft: Draft) -> str:
         """Return the change to the program. A program without PyTorch gets a change of CUDA or HIP if there is one."""
-        texts = TEXTS[name]
-        keys = [key] if self.uses_torch else [f"plain_{self.api}", "plain", key]
-        return next(texts[each] for each in keys if each in texts).format(api=self.api, API=self.api.upper(), **fields)
+        keys = [draft.change] if self.uses_torch else [f"plain_{self.api}", "plain", draft.change]
+        text = next(texts[key] for key in keys if key in texts)
+        return text.format(api=self.api, API=self.api.upper(), **draft.fields)
 
     def time_us(self, tasks: Mask) -> float:
         """Return the tasks' time per iteration in µs; calls count with their measured time, waits included."""
@@ -273,6 +256,9 @@ class FinderInput:
         return ", ".join(list(dict.fromkeys(str(self.sources.get(name, name)) for name in longest))[:3])
 
 
+Finder = Callable[[FinderInput], Draft | None]
+
+
 def advice(source: TraceSource) -> list[Finding]:
     """Return the findings of a trace, the largest gain first.
 
@@ -286,8 +272,8 @@ def advice(source: TraceSource) -> list[Finding]:
     Returns
     -------
     list of Finding
-        Each finding gains at least `MIN_GAIN` of a step, or `MIN_HOST_GAIN` for the program's own code. Gains do not
-        add up.
+        Each finding gains at least `MIN_GAIN` of a step; for the program's own code `findings.toml` has another limit.
+        Gains do not add up.
 
     Raises
     ------
@@ -305,22 +291,20 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
     trace = profile.trace
     if why := invalid_reason(trace):
         return [], why
-    finders = FINDERS if len(trace.activities) else ON_CPU
-    recorded = NO_DEVICE.removeprefix("holds no ")
-    lacks = dict.fromkeys((find for find in FINDERS if find not in finders), recorded)
-    if len(trace.activities):
-        lacks |= {} if profile.gpu else dict.fromkeys(NEED_GPU, "a GPU of the registry; name one with --gpu")
-        if not (trace.ranges.shapes >= 0).any():
-            shapes = "shapes of operators; record them with torch.profiler's record_shapes=True"
-            lacks |= dict.fromkeys(NEED_SHAPES, shapes)
-    titles = {find: TEXTS[find.__name__]["title"].format(arithmetic="fp32 or TF32") for find in lacks}
-    texts = deduplicated((f"“{titles[find]}”", f"not looked for: the trace lacks {lacks[find]}") for find in lacks)
-    if not len(trace.activities) and not len(trace.ranges):
+    has_device = len(trace.activities) > 0
+    if not has_device and not len(trace.ranges):
         return [], f"{trace.source}: {NO_DEVICE}"
+    has_shapes = bool((trace.ranges.shapes >= 0).any())
+    present = {"device": has_device, "shapes": has_shapes, "gpu": profile.gpu is not None}
+    missing = {find: [need for need in TEXTS[find.__name__]["needs"] if not present[need]] for find in FINDERS}
+    unchecked = deduplicated(
+        (f"“{TEXTS[find.__name__]['title'].format(arithmetic='fp32 or TF32')}”", TEXTS["lacks"][needs[0]])
+        for find, needs in missing.items()
+        if needs
+    )
     case = FinderInput(profile)
-    drafts = {find.__name__: draft for find in finders if (draft := find(case)) and draft.tasks.any()}
-    findings = [finding for name, draft in drafts.items() if (finding := _simulated(case, name, draft))]
-    return sorted(findings, key=lambda finding: -finding.gain_us), "; ".join(texts)
+    findings = [finding for find in FINDERS if not missing[find] and (finding := _simulated(case, find))]
+    return sorted(findings, key=lambda finding: -finding.gain_us), "; ".join(unchecked)
 
 
 def straggler(compared: RanksSummary) -> Finding | None:
@@ -329,29 +313,25 @@ def straggler(compared: RanksSummary) -> Finding | None:
     Return None if they wait less than `MIN_GAIN` of the time because of that. The rest of their wait comes from
     different start times in the traces.
     """
-    rank = compared.straggler
-    rows = {row["rank"]: row for row in compared.ranks}
-    step_us = float(np.mean([row["time_us"] for row in compared.ranks]))
+    rank, text = compared.straggler, TEXTS["straggler"]
     if rank is None:
         return None
+    ranks = pd.DataFrame(compared.ranks)
+    is_slow = ranks["rank"] == rank
     # Compute and idle time in ms of the slow rank, and their medians over the other ranks.
-    ms = {each: np.array([row["compute_us"], row["idle_us"]]) / 1e3 for each, row in rows.items()}
-    slow_ms = ms.pop(rank)
-    others = np.median(list(ms.values()), axis=0)
-    computes = slow_ms[0] - others[0] >= slow_ms[1] - others[1]
-    awaited_us = rows[rank]["awaited_us"]
-    gain_us = min(awaited_us, 1e3 * float(slow_ms.sum() - others.sum()))
+    ms = ranks[["compute_us", "idle_us"]] / 1e3
+    slow_ms, others_ms = (ms[rows].median().to_numpy(float) for rows in (is_slow, ~is_slow))
+    step_us, awaited_us = float(ranks["time_us"].mean()), float(ranks["awaited_us"][is_slow].sum())
+    gain_us = min(awaited_us, 1e3 * float((slow_ms - others_ms).sum()))
     if gain_us < MIN_GAIN * step_us:
         return None
-    figures = ["{} ms and idles {}".format(*map(format_number, each)) for each in (slow_ms, others)]
-    text = TEXTS["straggler"]
+    figures = map(format_number, [*slow_ms, *others_ms, gain_us / 1e3, awaited_us / 1e3])
+    is_computing = slow_ms[0] - others_ms[0] >= slow_ms[1] - others_ms[1]
     return Finding(
         title=text["title"].format(rank=rank),
+        evidence=text["evidence"].format(*figures),
         evidence_us=gain_us,
-        evidence=f"it computes {figures[0]}; the median of the others computes {figures[1]}. This explains"
-        f" {format_number(gain_us / 1e3)} of the {format_number(awaited_us / 1e3)} ms that they wait on average;"
-        " different start times explain the rest",
-        change=text["computing" if computes else "idling"],
+        change=text["computing" if is_computing else "idling"],
         where=f"rank {rank}",
         step_us=step_us,
         gain_us=gain_us,
@@ -381,62 +361,52 @@ def format_findings(
     return "\n".join(filter(None, [*lines, *(f"Interval of {basis}" for basis in bases), unchecked]))
 
 
-def _simulated(case: FinderInput, name: str, draft: Draft) -> Finding | None:
-    """Return the draft with its simulated gain; None if the gain is too small or the what-if does not apply.
+def _simulated(case: FinderInput, find: Finder) -> Finding | None:
+    """Return what a finder drafts with its simulated gain; None if the gain is too small or no what-if applies.
 
     The gain is at most the time of the cause. The interval is the what-if's own. Without one it reaches from half of
-    the time saved on each task to the gain.
+    the time saved on each task, and half of the idle time, to the gain.
     """
-    step_us = case.step_us
+    draft, texts, step_us = find(case), TEXTS[find.__name__], case.step_us
+    if draft is None or not draft.tasks.any():
+        return None
+    min_us = texts.get("min_gain", MIN_GAIN) * step_us
     idle_us = 0.0 if draft.idle is None else case.idle_us(draft.idle)
     cause_us = idle_us + case.time_us(draft.tasks & np.isin(case.graph.kind, DEVICE_KINDS))
-    if cause_us < draft.min_gain * step_us:
+    if cause_us < min_us:
         return None
-    ends_us: list[float] = []
-    basis = TEXTS["half_to_all"]
-    if draft.what_if:
+    ends_us, limit_us, basis = (), cause_us, TEXTS["half_to_all"]
+    if name := texts.get("what_if"):
         try:
-            (answer,) = evaluate(case.graph, [what_if(draft.what_if)], case.setting)
+            (answer,) = evaluate(case.graph, [what_if(name)], case.setting)
         except InputError:
             return None
         after = answer.predicted
-        changed = after.graph
         if answer.low_us is not None and answer.high_us is not None:
-            ends_us = [answer.low_us, answer.high_us]
-            basis = f"what-if {draft.what_if}: {answer.evidence}"
+            ends_us, basis = (answer.low_us, answer.high_us), f"what-if {name}: {answer.evidence}"
     else:
-        changed = draft.changed or case.graph
-        # If only durations change, the gain is at most their sum. So most causes need no simulation.
-        saved_us = float((case.graph.duration_us - changed.duration_us).sum()) / case.steps
-        only_times = len(changed.src) == len(case.graph.src) and not changed.removed.any()
-        if only_times and saved_us < draft.min_gain * step_us:
-            return None
-        after = simulate(changed)
+        after = simulate(draft.changed or scale(case.graph, draft.tasks, 0.0))
     gain_us = min(step_us - after.per_iteration_us, cause_us)
-    if gain_us < draft.min_gain * step_us:
+    if gain_us < min_us:
         return None
-    # The other end of the interval has half of the idle time, and half of the time saved on the device.
-    limit_us = cause_us
     if not ends_us:
-        limit_us -= MIN_SAVED_SHARE * idle_us
-        left_us = np.where(changed.removed, 0.0, changed.duration_us)
-        half_us = case.graph.duration_us + MIN_SAVED_SHARE * (left_us - case.graph.duration_us)
-        ends_us = [simulate(replace(case.graph, duration_us=half_us)).per_iteration_us]
-    saved = [min(step_us - end_us, limit_us) for end_us in ends_us]
-    text = TEXTS[name]
+        saved_us = case.graph.duration_us - after.graph.duration_us
+        half = replace(case.graph, duration_us=case.graph.duration_us - MIN_SAVED_SHARE * saved_us)
+        ends_us, limit_us = (simulate(half).per_iteration_us,), cause_us - MIN_SAVED_SHARE * idle_us
+    gains_us = [min(step_us - end_us, limit_us) for end_us in ends_us]
     waiting = "device idles" if len(case.trace.activities) else "main thread spends"
     device_idles = f"; the {waiting} {format_number(idle_us / 1e3)} ms a step for this" if idle_us else ""
-    evidence = case.evidence(draft.tasks, draft.description) + device_idles + draft.details
+    evidence = case.evidence(draft.tasks, texts["tasks"].format_map(draft.fields)) + device_idles + draft.details
     return Finding(
-        title=text["title"].format_map(draft.fields),
+        title=texts["title"].format_map(draft.fields),
         evidence=evidence + _in_one_iteration(case.baseline, after),
         evidence_us=case.time_us(draft.tasks),
-        change=case.change(name, draft.change, draft.fields),
+        change=case.change(texts, draft),
         where=case.location(draft.tasks),
         step_us=step_us,
         gain_us=gain_us,
-        low_us=max(min(*saved, gain_us - REPLAY_ERROR * step_us), 0.0),
-        high_us=max(*saved, gain_us),
+        low_us=max(min(*gains_us, gain_us - REPLAY_ERROR * step_us), 0.0),
+        high_us=max(*gains_us, gain_us),
         basis=basis,
     )
 
@@ -452,8 +422,7 @@ def _in_one_iteration(before: Timeline, after: Timeline) -> str:
 
 def layout_transposes(case: FinderInput) -> Draft | None:
     """Find kernels that transpose layouts."""
-    tasks = select(case.graph, kind="kernel", name=_LAYOUT)
-    return Draft("transposes", tasks, scale(case.graph, tasks, 0.0))
+    return Draft(select(case.graph, kind="kernel", name=_LAYOUT))
 
 
 def products_in_fp32(case: FinderInput) -> Draft | None:
@@ -468,7 +437,7 @@ def products_in_fp32(case: FinderInput) -> Draft | None:
     work = (profile.flops[rows], profile.dram_bytes[rows])
     slow, fast = (roofline_us(*work, peak_tflops(gpu, "fp32", tensor), gpu.dram_gbs) for tensor in (False, True))
     factor = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
-    return Draft("kernels without matrix units", tasks, scale(graph, np.flatnonzero(tasks), factor))
+    return Draft(tasks, scale(graph, np.flatnonzero(tasks), factor))
 
 
 def whole_step_in_fp32(case: FinderInput) -> Draft | None:
@@ -483,13 +452,9 @@ def whole_step_in_fp32(case: FinderInput) -> Draft | None:
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
-    return Draft(
-        f"kernels ({share:.0%} of the time with a known type in fp32{units})",
-        select(graph, kind="kernel"),
-        what_if="amp",
-        change="bf16" if gpu.bf16_tensor_tflops else "fp16",
-        fields={"arithmetic": "TF32" if tf32 >= 0.5 else "fp32"},
-    )
+    fields = {"arithmetic": "TF32" if tf32 >= 0.5 else "fp32", "share": share, "units": units}
+    change = "bf16" if gpu.bf16_tensor_tflops else "fp16"
+    return Draft(select(graph, kind="kernel"), change=change, fields=fields)
 
 
 def _on_matrix_units(graph: Graph) -> Mask:
@@ -500,8 +465,7 @@ def _on_matrix_units(graph: Graph) -> Mask:
 def start_up(case: FinderInput) -> Draft | None:
     """Find first calls that start up the runtime or load modules, while the device is idle."""
     row = np.where((case.graph.kind == CALL) & (case.graph.iteration >= 0), case.graph.row, -1)
-    tasks = linked(start_up_calls(case.trace), row, False)
-    return Draft("first calls", tasks, scale(case.graph, tasks, 0.0), idle=case.has_cause(idle.START_UP))
+    return Draft(linked(start_up_calls(case.trace), row, False), idle=case.has_cause(idle.START_UP))
 
 
 def small_kernels(case: FinderInput) -> Draft | None:
@@ -510,20 +474,16 @@ def small_kernels(case: FinderInput) -> Draft | None:
     Only idle time in operators, in launches and in the latency of launches counts: a graph does not shorten the rest.
     """
     graph, pieces = case.graph, case.pieces
-    kernels = select(graph, kind="kernel")
-    launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.MEMSET_CALL))
-    if launches.sum() < _MANY * case.steps:
+    if np.isin(case.call_kind, (events.LAUNCH, events.MEMSET_CALL)).sum() < _MANY * case.steps:
         return None
     kind = linked(case.trace.calls.kind, pieces["call"].to_numpy())
     is_call = case.has_cause(idle.CALL) & np.isin(kind, _CAPTURED)
     is_latency = (pieces["name"] == idle.LATENCY).to_numpy()
     return Draft(
-        "launches and the work around them",
         WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed,
-        what_if="cuda-graphs",
         idle=case.has_cause(idle.OPERATOR) | is_call | is_latency,
-        details=f"; for {format_number(kernels.sum() / case.steps)} kernels; the host's time includes the profiler's"
-        " cost",
+        details=f"; for {format_number(select(graph, kind='kernel').sum() / case.steps)} kernels; the host's time"
+        " includes the profiler's cost",
     )
 
 
@@ -537,26 +497,23 @@ def unfused_optimizer(case: FinderInput) -> Draft | None:
         return None
     # The device also idles between the update's kernels: in the optimizer's code, and for the latency of its launches.
     in_update = case.launched(case.graph.row[kernels]) | case.pieces["name"].str.contains(OPTIMIZER).to_numpy(bool)
-    described = f"the update by {name}"
-    return Draft(described, tasks, idle=in_update, what_if="fused-optimizer", fields={"optimizer": name})
+    return Draft(tasks, idle=in_update, fields={"optimizer": name})
 
 
 def data_loading(case: FinderInput) -> Draft | None:
     """Find time of the host in the DataLoader."""
     tasks = select(case.graph, kind=("host work", "call"), layer="DataLoader") | case.during(case.in_loader)
     change = "more_workers" if any("_MultiProcessingDataLoaderIter" in name for name in case.trace.names) else "change"
-    return Draft("loading", tasks, scale(case.graph, tasks, 0.0), idle=case.in_loader, change=change)
+    return Draft(tasks, idle=case.in_loader, change=change)
 
 
 def file_access(case: FinderInput) -> Draft | None:
     """Find time of the host in files: calls of the operating system, and the user's ranges named so."""
-    pieces, trace, waits = case.pieces, case.trace, case.on_files
-    tasks = case.during(waits) & (case.graph.iteration >= 0)
-    calls = np.array([*trace.names, ""], object)[linked(trace.frames.name, pieces["system_call"].to_numpy())]
-    places = case.idle_names(waits)
-    inside = case.idle_names(waits & (calls != ""), calls) if (waits & (calls != "")).any() else ""
-    details = f": {places}{f'; in it {inside}' if inside and inside != places else ''}"
-    return Draft("work around files", tasks, scale(case.graph, tasks, 0.0), idle=waits, details=details)
+    trace, is_call = case.trace, case.on_files & (case.pieces["system_call"] >= 0)
+    calls = np.array([*trace.names, ""], object)[linked(trace.frames.name, case.pieces["system_call"].to_numpy())]
+    places = filter(None, [case.idle_names(case.on_files), case.idle_names(is_call, calls)])
+    tasks = case.during(case.on_files) & (case.graph.iteration >= 0)
+    return Draft(tasks, idle=case.on_files, details=f": {'; in it '.join(dict.fromkeys(places))}")
 
 
 def host_outside_layers(case: FinderInput) -> Draft | None:
@@ -573,13 +530,11 @@ def host_outside_layers(case: FinderInput) -> Draft | None:
     neighbours = [graph.layers[graph.layer[row]] for row in in_layers[max(position - 1, 0) : position + 1].tolist()]
     longest_us = float(graph.duration_us[longest])
     return Draft(
-        "work outside of operators",
         tasks,
-        scale(graph, tasks, 0.0),
         idle=pieces,
-        min_gain=MIN_HOST_GAIN,
-        details=f": {case.idle_names(pieces)}; the longest piece of work, {format_number(longest_us / 1e3)} ms, is next"
-        f" to {' and '.join(dict.fromkeys(neighbours)) or 'no operator'}",
+        details=f": {case.idle_names(pieces)}; the longest piece of work takes {format_number(longest_us / 1e3)} ms"
+        + " and is next to " * bool(neighbours)
+        + " and ".join(dict.fromkeys(neighbours)),
         change="once" if longest_us > 0.5 * case.time_us(tasks) else "often",
     )
 
@@ -588,18 +543,18 @@ def device_awaited(case: FinderInput) -> Draft | None:
     """Find calls that wait for the device, such as reads of a value, before other launches of the same iteration."""
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
-    launches = np.isin(call_kinds(case.graph, case.trace), (events.LAUNCH, events.GRAPH_LAUNCH))
+    launches = np.isin(case.call_kind, (events.LAUNCH, events.GRAPH_LAUNCH))
     last = np.full(case.steps + 1, -1)
     np.maximum.at(last, graph.iteration[launches], numbers[launches])
     # Copies to the device from pageable memory make the host wait, too, but `unpinned_copies` reports those.
     awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
     copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == events.TO_DEVICE])
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
-    ranges = trace.calls.range[graph.row[tasks]].tolist()
-    names = {layer_type(trace.name_of(trace.ranges, row)) if row >= 0 else "calls outside operators" for row in ranges}
-    # Time in which the host loads data or accesses files has its own findings.
-    pieces = case.in_calls(graph.row[tasks]) & ~case.in_loader & ~case.on_files
-    return Draft(f"calls in {', '.join(sorted(names)[:4])}", tasks, _unawaited(graph, tasks), idle=pieces)
+    around = trace.calls.range[graph.row[tasks]]
+    around = np.where(linked(trace.ranges.kind, around) == events.STEP, -1, around).tolist()
+    names = {layer_type(trace.name_of(trace.ranges, row)) if row >= 0 else "code outside operators" for row in around}
+    fields = {"names": ", ".join(sorted(names)[:4])}
+    return Draft(tasks, _unawaited(graph, tasks), idle=case.in_calls(graph.row[tasks]), fields=fields)
 
 
 def unpinned_copies(case: FinderInput) -> Draft | None:
@@ -615,9 +570,8 @@ def unpinned_copies(case: FinderInput) -> Draft | None:
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, np.flatnonzero(tasks), factor)
     details = f"; at {format_number(moved, 3)} of the link's {gpu.pcie_gbs:g} GB/s"
-    pieces = case.in_calls(graph.row[calls]) & ~case.in_loader & ~case.on_files
-    pieces |= case.launched(rows)
-    return Draft("copies", tasks | calls, _unawaited(faster, calls), idle=pieces, details=details)
+    pieces = case.in_calls(graph.row[calls]) | case.launched(rows)
+    return Draft(tasks | calls, _unawaited(faster, calls), idle=pieces, details=details)
 
 
 def unaligned_rows(case: FinderInput) -> Draft | None:
@@ -633,7 +587,6 @@ def unaligned_rows(case: FinderInput) -> Draft | None:
     sizes = {size for shape in shapes for dims in shape or () for size in np.ravel(dims).tolist() if size % 8}
     largest = int(max(sizes, default=0))
     return Draft(
-        "products with unaligned rows",
         tasks,
         scale(case.graph, np.flatnonzero(tasks), np.where(is_predicted, ratio, 1.0)),
         change="one_size" if largest else "all_sizes",
@@ -643,28 +596,21 @@ def unaligned_rows(case: FinderInput) -> Draft | None:
 
 def exposed_communication(case: FinderInput) -> Draft | None:
     """Find collectives, for which the step waits."""
-    tasks = case.graph.kind == COLLECTIVE
-    return Draft("collectives", tasks, scale(case.graph, tasks, 0.0))
+    return Draft(case.graph.kind == COLLECTIVE)
 
 
 def allocator_stalls(case: FinderInput) -> Draft | None:
     """Find the driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
-    tasks = (call_kinds(case.graph, case.trace) == events.MEMORY_CALL) & (case.graph.iteration > 0)
+    tasks = (case.call_kind == events.MEMORY_CALL) & (case.graph.iteration > 0)
     faster = scale(_unawaited(case.graph, tasks), tasks, 0.0)
-    return Draft("calls of the driver", tasks, faster, idle=case.in_calls(case.graph.row[tasks]))
+    return Draft(tasks, faster, idle=case.in_calls(case.graph.row[tasks]))
 
 
-FINDERS: Sequence[Callable[[FinderInput], Draft | None]] = (
+FINDERS: Sequence[Finder] = (
     *(layout_transposes, products_in_fp32, whole_step_in_fp32, start_up, small_kernels, unfused_optimizer),
     *(data_loading, file_access, host_outside_layers, device_awaited, unpinned_copies, unaligned_rows),
     *(exposed_communication, allocator_stalls),
 )
-ON_CPU = (data_loading,)
-"""Finders for a trace without work of a device."""
-NEED_SHAPES = (products_in_fp32, whole_step_in_fp32, unfused_optimizer)
-"""Finders that need shapes of operators."""
-NEED_GPU = (*NEED_SHAPES, unpinned_copies, unaligned_rows)
-"""Finders that need the GPU's peaks."""
 
 
 def _unawaited(graph: Graph, calls: Mask) -> Graph:
