@@ -55,7 +55,7 @@ def format_value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, Real) and not isinstance(value, Integral):
         size = abs(float(value))
-        if 1e4 <= size < 1e15:
+        if 9999.5 <= size < 1e15:
             return f"{float(value):.0f}"
         is_small = 1e-7 <= size < 1e-4
         return f"{float(value):.8f}".rstrip("0") if is_small else f"{float(value):.4g}"

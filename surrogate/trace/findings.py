@@ -529,13 +529,14 @@ def host_outside_layers(case: FinderInput) -> Draft | None:
     position = int(np.searchsorted(in_layers, longest))
     neighbours = [graph.layers[graph.layer[row]] for row in in_layers[max(position - 1, 0) : position + 1].tolist()]
     longest_us = float(graph.duration_us[longest])
+    collecting = case.idle_us(pieces & case.has_cause(idle.COLLECTION)) / case.idle_us(pieces)
     return Draft(
         tasks,
         idle=pieces,
         details=f": {case.idle_names(pieces)}; the longest piece of work takes {format_number(longest_us / 1e3)} ms"
         + " and is next to " * bool(neighbours)
         + " and ".join(dict.fromkeys(neighbours)),
-        change="once" if longest_us > 0.5 * case.time_us(tasks) else "often",
+        change="collect" if collecting > 0.5 else "once" if longest_us > 0.5 * case.time_us(tasks) else "often",
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,22 @@ from surrogate.trace import events, profiling
 from surrogate.trace.calls import batch_size, is_shape
 from surrogate.trace.events.parts import BACKWARD, FORWARD
 from surrogate.trace.events.read import distinct_names
-from surrogate.trace.events.tables import Floats, Ints, grouped, joined, linked, merged, open_rows
+from surrogate.trace.events.tables import Floats, Ints, grouped, linked, merged, open_rows
 from surrogate.trace.graph import bound, path_us, simulate
 from surrogate.trace.graph.build import shared_graph
-from surrogate.trace.graph.tasks import Timeline, longest_wait
-from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, idle_pieces
+from surrogate.trace.graph.tasks import Mask, Timeline, longest_wait
+from surrogate.trace.idle import BLOCKED, LAUNCHED, blocking_calls, device_work, idle_pieces
 from surrogate.trace.profiling import Profile, TraceSource, invalid_reason, steady, step_times_us
 from surrogate.trace.result import ResultTable, Row, short_names
 
-STEP_PARTS: dict[str, str] = read_toml(__file__)
+TEXTS: dict[str, dict[str, str]] = read_toml(__file__)
+STEP_PARTS = TEXTS["parts"]
 """Part of a step → the device's activity in that part."""
-_BOUND_BY = {"host": "the host", "device": "the device", "copy": "copies", "waiting": "waiting"}
+_FIGURES = (
+    *("runs", "total_us", "share_pct", "per_iteration_us", "forward_us", "backward_us", "idle_us", "host_us"),
+    *("backward_host_us", "kernels", "alloc_mb", "gflop"),
+)
+"""Columns of layers and layer types, in the order of display."""
 
 
 def layer_table(source: TraceSource) -> ResultTable:
@@ -119,16 +125,13 @@ def _figures(profile: Profile, by: str) -> list[tuple[str, Row]]:
     )
     table["runs"] = [*table["runs"][:-1], int((activity_layer < 0).any())]
     total_us = profile.total_us
-    parts = ("per_iteration_us", "forward_us", "backward_us", "idle_us", "host_us", "backward_host_us", "kernels")
     figures: list[tuple[str, Row]] = []
     for label, row in zip(labels, table.to_dict("records"), strict=True):
         if row["runs"] and (row["total_us"] or not total_us):
-            share_pct = 100 * row["total_us"] / total_us if total_us else None
-            times = {"total_us": row["total_us"], "share_pct": share_pct}
-            times |= {name: row[name] for name in parts}
-            allocated_mb = row["allocated"] / row["runs"] / 1e6 if len(allocations) else None
-            work = {"alloc_mb": allocated_mb, "gflop": row["gflop"] or None}
-            figures.append((label, {"runs": row["runs"], **times, **work}))
+            row["share_pct"] = 100 * row["total_us"] / total_us if total_us else None
+            row["alloc_mb"] = row["allocated"] / row["runs"] / 1e6 if len(allocations) else None
+            row["gflop"] = row["gflop"] or None
+            figures.append((label, {name: row[name] for name in _FIGURES}))
     return figures
 
 
@@ -197,24 +200,22 @@ def copy_table(source: TraceSource) -> ResultTable:
         If ``source`` is no trace.
     """
     profile = profiling.profile(source)
-    activities = profile.trace.activities
+    activities, total_us, gpu = profile.trace.activities, profile.total_us, profile.gpu
     moving = np.flatnonzero(np.isin(activities.kind, events.MOVES))
     rows: list[Row] = []
     for name, members in grouped(activities.name, moving):
-        time_us = float(activities.time_us[members].sum())
-        moved = int(np.maximum(activities.bytes[members], 0).sum())
-        direction = int(activities.copy_kind[members[0]])
+        times_us, direction = activities.time_us[members], int(activities.copy_kind[members[0]])
+        time_us, moved = float(times_us.sum()), int(np.maximum(activities.bytes[members], 0).sum())
         gbs = moved / time_us / 1e3 if time_us and moved else None
-        link = profile.gpu.pcie_gbs if profile.gpu and direction in events.OVER_PCIE else 0.0
+        link = gpu.pcie_gbs if gpu and direction in events.OVER_PCIE else 0.0
         direction_name = events.COPY_KINDS[direction] if direction >= 0 else "memset"
         row: Row = {"copy": profile.trace.names[name], "direction": direction_name, "calls": len(members)}
-        share = 100 * time_us / profile.total_us if profile.total_us else None
-        row |= {"total_us": time_us, "time_pct": share, "total_mb": moved / 1e6, "avg_us": time_us / len(members)}
-        rates = {"gbs": gbs, "pcie_pct": 100 * gbs / link if gbs and link else None}
-        rows.append(row | {"max_us": float(activities.time_us[members].max())} | rates)
+        row |= {"total_us": time_us, "time_pct": 100 * time_us / total_us if total_us else None}
+        row |= {"total_mb": moved / 1e6, "avg_us": time_us / len(members), "max_us": float(times_us.max())}
+        rows.append(row | {"gbs": gbs, "pcie_pct": 100 * gbs / link if gbs and link else None})
     rows.sort(key=lambda row: -row["total_us"])
-    total = float(activities.time_us[moving].sum())
-    return ResultTable(f"Copies and memsets: {len(moving):,}, {total / 1e3:.3f} ms", tuple(rows))
+    total_ms = activities.time_us[moving].sum() / 1e3
+    return ResultTable(f"Copies and memsets: {len(moving):,}, {total_ms:.3f} ms", tuple(rows))
 
 
 def step_table(source: TraceSource) -> ResultTable:
@@ -239,22 +240,17 @@ def step_table(source: TraceSource) -> ResultTable:
         If ``source`` is no trace.
     """
     profile = steady(profiling.profile(source))
-    trace, iterations = profile.trace, profile.layers.iterations
-    activities = joined(trace.activities, trace.others)
-    device_of = np.array([stream.device for stream in trace.streams] or [-1])[activities.stream]
+    trace, iterations, work = profile.trace, profile.layers.iterations, device_work(profile)
     edges_ns = np.array([[part.start_ns, part.end_ns] for part in iterations])
-    on_device = np.flatnonzero(device_of == profile.device)
-    starts, ends = activities.start_ns[on_device], activities.end_ns[on_device]
-    moves = np.isin(activities.kind[on_device], events.MOVES)
-    computes = ~moves & ~trace.name_matches(activities, events.COLLECTIVE_NAME.search)[on_device]
+    moves = np.isin(work.kind, events.MOVES)
+    computes = ~moves & ~trace.name_matches(work, events.COLLECTIVE_NAME.search)
 
-    def inside(*intervals: tuple[Ints, Ints]) -> Floats:
-        """Return the time in µs of each iteration that the union of the intervals (starts, ends) covers."""
-        begun, ended = (np.concatenate(column) for column in zip(*intervals, strict=True))
-        return np.diff(covered_us(begun, ended, edges_ns)).ravel()
+    def inside(chosen: Mask) -> Floats:
+        """Return the time in µs of each iteration in which one of the chosen activities runs."""
+        return np.diff(covered_us(work.start_ns[chosen], work.end_ns[chosen], edges_ns)).ravel()
 
     # Each set includes the one before: computing kernels, all kernels, all activities.
-    compute, kernel, busy = (inside((starts[mask], ends[mask])) for mask in (computes, ~moves, moves | ~moves))
+    compute, kernel, busy = map(inside, (computes, ~moves, moves | ~moves))
     # An activity without a recorded launch has no known cause. Time in blocking calls is synchronisation or a copy.
     pieces = idle_pieces(profile)
     cause, call, following = (pieces[name].to_numpy() for name in ("cause", "call", "following"))
@@ -272,10 +268,7 @@ def step_table(source: TraceSource) -> ResultTable:
         for part, times in zip(iterations, np.column_stack([*busy_parts, *idle_parts.to_numpy()]).tolist(), strict=True)
     ]
     share = 100 * pieces["time_us"][pieces["blocked"] >= 0].sum() / max(pieces["time_us"].sum(), 1e-3)
-    notes = (
-        f"{share:.0f} % of the idle time begins while the host is blocked in a synchronisation or a copy",
-        "the profiler slows the host, so a step without the profiler waits less for the host",
-    )
+    notes = (TEXTS["notes"]["blocked"].format(share), TEXTS["notes"]["profiler"])
     return ResultTable(f"Iterations: {len(rows)}", tuple(rows), notes)
 
 
@@ -307,23 +300,17 @@ def step_bound(steps: ResultTable, timeline: Timeline) -> str | None:
     shares = {part: 100 * sum(row[name] for row in steps) / total_us for name, part in STEP_PARTS.items()}
     largest = sorted(shares, key=lambda part: -shares[part])[:3]
     largest_parts = ", ".join(f"{part} {shares[part]:.0f} %" for part in largest if shares[part] >= 0.5)
-    remark = ""
+    remark, remarks = "", TEXTS["remarks"]
     if longest == "waiting":
         wait_us, name = longest_wait(timeline)
-        remark = (
-            f". The longest wait, {format_number(wait_us / 1e3)} ms before {short_names([name])[name]}, is for work"
-            " that the trace lacks, such as work that began before it; start recording earlier"
-        )
+        remark = remarks["waiting"].format(format_number(wait_us / 1e3), short_names([name])[name])
     elif behind_us := timeline.device_lag_us:
-        remark = (
-            f". The device falls behind the host by {format_number(behind_us / 1e3)} ms an iteration, so what-ifs and"
-            " findings count from one end of its work to the next"
-        )
-    bound_by = f"{_BOUND_BY.get(longest, longest)} (largest share of the critical path)"
+        remark = remarks["behind"].format(format_number(behind_us / 1e3))
+    bound_by = f"{TEXTS['bounds'].get(longest, longest)} (largest share of the critical path)"
     return f"{bound_by}. The device's time: {largest_parts}{remark}"
 
 
-def summary(source: TraceSource) -> Row:
+def summary(source: TraceSource, batch: int | None = None) -> Row:
     """Return the figures of one trace: its contents, its iteration times, and the parts of the device's time.
 
     A warm-up is left out (`surrogate.trace.profiling.steady`), and ``notes`` say so.
@@ -332,6 +319,8 @@ def summary(source: TraceSource) -> Row:
     ----------
     source : Trace, Profile, str or Path
         A trace, its profile, its file, or the name of a trace that ships.
+    batch : int, optional
+        The batch size; it replaces the batch size from shapes.
 
     Returns
     -------
@@ -350,21 +339,20 @@ def summary(source: TraceSource) -> Row:
         If ``source`` is no trace.
     """
     profile = steady(profiling.profile(source))
-    trace = profile.trace
-    on_device = np.flatnonzero(profile.device_of == profile.device)
-    time, kind, total_us = profile.trace.activities.time_us, profile.trace.activities.kind, profile.total_us
+    trace, activities, total_us = profile.trace, profile.trace.activities, profile.total_us
+    time, kind, has_device = activities.time_us, activities.kind, len(activities) > 0
     times_us = [iteration.time_us for iteration in profile.layers.iterations]
-    batch = batch_size(trace)
+    batch = batch or batch_size(trace)
     invalid = invalid_reason(trace)
     timeline = None if invalid else simulate(shared_graph(trace, profile.layers))
     step_us = timeline.per_iteration_us if timeline else float(np.median(times_us))
     notes = [*trace.notes, "" if trace.ends_early else invalid, profile.left_out]
     if trace.format == "kineto" and not (trace.ranges.shapes >= 0).any():
-        notes.append("no operator has a shape, so batch and bounds are unknown; record with record_shapes=True")
+        notes.append(TEXTS["notes"]["shapes"])
     steps = step_table(profile)
-    span_us, idle_us = (sum(times_us), sum(map(idle_of_step, steps))) if len(on_device) else (0.0, 0.0)
+    span_us, idle_us = (sum(times_us), sum(map(idle_of_step, steps))) if has_device else (0.0, 0.0)
     return {
-        "bound": step_bound(steps, timeline) if len(on_device) and timeline else None,
+        "bound": step_bound(steps, timeline) if has_device and timeline else None,
         "notes": "; ".join(filter(None, notes)) or None,
         "trace": Path(trace.source).name,
         "format": trace.format,
@@ -373,7 +361,7 @@ def summary(source: TraceSource) -> Row:
         "compute_capability": profile.fact("compute_capability") or None,
         "sms": profile.fact("sms") or None,
         "devices": len(np.unique(profile.device_of)),
-        "streams": len(np.unique(profile.trace.activities.stream)),
+        "streams": len(np.unique(activities.stream)),
         "iterations": len(times_us),
         "iterations_by": profile.layers.iterations[0].by,
         "iteration_ms": float(np.median(times_us)) / 1e3,
@@ -422,16 +410,14 @@ def batch_sweep(profiles: Sequence[Profile], batches: Sequence[int | None] = ())
     ----------
     XSP (IPDPS 2020): after the optimal batch, doubling the batch gains less than 5 %.
     """
-    rows: list[Row] = []
     names = distinct_names([profile.trace.source for profile in profiles])
-    for i, profile in enumerate(profiles):
-        facts = summary(profile)
-        batch = batches[i] if i < len(batches) and batches[i] else facts["batch"]
-        rate = batch / facts["step_ms"] * 1e3 if batch and facts["step_ms"] else None
-        rows.append({**facts, "trace": names[i], "batch": batch, "samples_per_s": rate, "best": False})
+    inputs = zip_longest(profiles, batches[: len(profiles)])
+    rows = [
+        {**summary(profile, batch), "trace": name, "best": False}
+        for name, (profile, batch) in zip(names, inputs, strict=True)
+    ]
     rows.sort(key=lambda row: (row["batch"] is None, row["batch"] or 0))
-    with_rate = [row for row in rows if row["samples_per_s"]]
-    highest = max((row["samples_per_s"] for row in with_rate), default=0.0)
-    for best in [row for row in with_rate if row["samples_per_s"] >= 0.95 * highest][:1]:
-        best["best"] = True
+    rates = [row["samples_per_s"] or 0.0 for row in rows]
+    if highest := max(rates, default=0.0):
+        rows[next(i for i, rate in enumerate(rates) if rate >= 0.95 * highest)]["best"] = True
     return ResultTable(f"{len(rows)} traces by batch size", tuple(rows))

@@ -341,15 +341,17 @@ def test_time_of_a_system_call_after_a_synchronise_is_not_the_synchronise_s(read
         for n in range(3)
         for part in (
             event("user_annotation", f"ProfilerStep#{n}", 0, 20 * MS),
-            *(call("cudaLaunchKernel", 100, 10, 2 * n + 1), device("a", 200, 4.8 * MS, 2 * n + 1)),
+            *(call("cudaLaunchKernel", 100, 10, 2 * n + 1), device("at::native::a", 200, 4.8 * MS, 2 * n + 1)),
             event("cuda_runtime", "cudaDeviceSynchronize", 300, 4710, correlation=100 + n),
             event("python_function", "net.py(1): poll", 5.02 * MS, 4 * MS),
             *(call("cudaLaunchKernel", 9050, 10, 2 * n + 2), device("b", 9.1 * MS, 10.8 * MS, 2 * n + 2)),
         )
     ]
     trace = read({"schemaVersion": 1, "traceEvents": steps})
-    frames = replace(trace.frames, kind=np.full(len(trace.frames), kinds.SYSTEM_CALL))
-    findings, _ = finders.find_all(profile(replace(trace, frames=frames)))
+    for kind, change in ((kinds.COLLECTION, "gc.freeze"), (kinds.SYSTEM_CALL, "do that piece of work once")):
+        frames = replace(trace.frames, kind=np.full(len(trace.frames), kind))
+        findings, _ = finders.find_all(profile(replace(trace, frames=frames)))
+        assert findings[0].change.startswith(change)
     assert [finding.title for finding in findings] == [finders.TEXTS["host_outside_layers"]["title"]]
     assert "net.py(1): poll 4 ms" in findings[0].evidence and findings[0].gain_us < 4.25 * MS
     check_supported(findings[0])

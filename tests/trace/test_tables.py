@@ -1,5 +1,8 @@
 """Tables of layers, kernels, types and copies, and the summary: known answers, and totals of the trace."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -225,6 +228,22 @@ def test_batch_sweep_marks_the_smallest_efficient_batch(make_trace, read):
     assert [row["batch"] for row in rows] == [8, 16, 32]
     assert [row["best"] for row in rows] == [False, True, False]  # 32 gains 2 % over 16 only
     assert [row["batch"] for row in batch_sweep(profiles, [1, 2, 3]).rows] == [1, 2, 3]
+
+
+def test_figures_of_the_summary_have_no_exponents(seer, tmp_path):
+    """Four steps of 2.5 s, of which the device works 4 µs in all, so it idles 9,999.996 ms."""
+    steps = [
+        part
+        for n in range(4)
+        for part in (
+            events.event("user_annotation", f"ProfilerStep#{n}", 2.5e6 * n, 2.5e6),
+            *(events.call("cudaLaunchKernel", 2.5e6 * n + 10, 5, n), events.device("gemm", 2.5e6 * n + 30, 1, n)),
+        )
+    ]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": steps}), encoding="utf-8")
+    shown = seer("summary", file).succeeded().out
+    assert re.search(r"^iteration_ms +2,500 ", shown, re.M) and re.search(r"^idle_ms +10,000 ", shown, re.M)
 
 
 def test_union_of_intervals_counts_overlaps_once():

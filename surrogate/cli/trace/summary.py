@@ -10,7 +10,6 @@ import click
 from surrogate.cli import trace as shared
 from surrogate.cli.options import COUNT, HELP, option
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table
 
 if TYPE_CHECKING:
     from surrogate.trace.events.tables import Trace
@@ -56,10 +55,8 @@ def command(
 
     trace_files = part.files(files)
     if len(trace_files) > 1 and (by != "model" or out.html):
-        option = "--html" if out.html else f"--by {by}"
-        raise InputError(
-            f"{len(trace_files)} traces make a table of ranks or batch sizes; give one trace with {option}"
-        )
+        table = f"{len(trace_files)} traces make a table of ranks or batch sizes"
+        raise InputError(f"{table}; give one trace with {'--html' if out.html else f'--by {by}'}")
     in_headline = by == "model" and len(trace_files) == 1 and not out.form
     traces = [part.of(file, (lambda trace: trace.notes) if in_headline else None) for file in trace_files]
     if len({trace.rank for trace in traces} - {None}) == len(traces) > 1 and not batch:
@@ -87,62 +84,48 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
     from surrogate.trace.findings import find_all, format_findings
     from surrogate.trace.idle import idle_table
     from surrogate.trace.labels import label_table
+    from surrogate.trace.result import ResultTable
 
-    facts = tables.summary(profiled)
-    if batch:
-        facts |= {"batch": batch[0], "samples_per_s": batch[0] / facts["step_ms"] * 1e3}
-    form = out.form
-    idle = idle_table(profiled)
-    labels = label_table(profiled).top(out.top)
-    types = tables.type_table(profiled).top(out.top)
-    copies = tables.copy_table(profiled).top(out.top)
+    facts = tables.summary(profiled, *batch[:1])
+    findings, unchecked = ([], "") if out.form == "csv" else find_all(profiled)
+    idle, listed = idle_table(profiled), (label_table, tables.type_table, tables.copy_table)
+    labels, types, copies = (table(profiled).top(out.top) for table in listed)
+    if out.form:
+        listed = {"idle": list(idle), "labels": list(labels), "types": list(types), "copies": list(copies)}
+        advice = {"findings": [finding.to_dict() for finding in findings], "not_looked_for": unchecked}
+        steps = list(tables.step_table(profiled))
+        shared.show([facts], out.form, json_value={"summary": facts, "steps": steps, **listed, **advice})
+        return
+    if head := tables.headline(facts):
+        shared.echo(f"{head}\n")
     has_device = len(profiled.trace.activities) > 0
     values = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
-    about = Table([{"of the trace": key, "value": values[key]} for key in values if key not in FIGURES])
-    figures = Table(
-        [
-            {"figure": key, "value": values[key], "of": part, "is": meaning}
-            for key, (part, meaning) in FIGURES.items()
-            if values.get(key) is not None
-        ]
+    figures = tuple(
+        {"figure": key, "value": values[key], "of": part, "is": meaning}
+        for key, (part, meaning) in FIGURES.items()
+        if values.get(key) is not None
     )
-    findings, unchecked = ([], "") if form == "csv" else find_all(profiled)
-    json_value = {
-        "summary": facts,
-        "steps": list(tables.step_table(profiled)),
-        "idle": list(idle),
-        "labels": list(labels),
-        "types": list(types),
-        "copies": list(copies),
-        "findings": [finding.to_dict() for finding in findings],
-        "not_looked_for": unchecked,
-    }
-    if (head := tables.headline(facts)) and not form:
-        shared.echo(f"{head}\n")
-    shared.show([facts], form, json_value=json_value, table=about)
-    if not form:
-        click.echo()
-        shared.show(figures.records, table=figures)
-    for table in (_shortened(idle, out.top or _CAUSES), labels, types, copies) if not form else ():
+    shared.show([{"of the trace": key, "value": values[key]} for key in values if key not in FIGURES])
+    click.echo()
+    shared.show(figures, table=ResultTable("", figures).table())
+    for table in (_shortened(idle, out.top or _CAUSES), labels, types, copies):
         if len(table):
             click.echo()
             keys = list(table.rows[0])
             filled = {key for key in keys if any(row[key] for row in table)}
             columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
             shared.show(table.rows, table=shared.display_table(table, columns))
-    if not form:
-        shared.echo(f"\n{format_findings(findings, unchecked)}")
+    shared.echo(f"\n{format_findings(findings, unchecked)}")
 
 
 def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
     """Return the longest causes of idle time, and a row with the sums of the others."""
-    rows, others = idle.rows[:count], idle.rows[count:]
+    others = idle.rows[count:]
     if not others:
         return idle
-    sums = {name: sum(row[name] for row in others) for name in rows[0] if name not in ("cause", "name")}
-    return replace(
-        idle, rows=(*rows, {"cause": "others", "name": f"{len(others):,} cause{'s' * (len(others) > 1)}", **sums})
-    )
+    sums = {name: sum(row[name] for row in others) for name in others[0] if name not in ("cause", "name")}
+    last = {"cause": "others", "name": f"{len(others):,} cause{'s' * (len(others) > 1)}", **sums}
+    return replace(idle, rows=(*idle.rows[:count], last))
 
 
 def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
