@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from surrogate.features.errors import read_toml
 from surrogate.features.roofline import ridge_flops_per_byte
 from surrogate.report.page import ZOOM, Figure, Section, lanes_chart, page
 from surrogate.report.style import BLUE, INK, blank, number_tick, svg, theme
@@ -25,11 +26,8 @@ from surrogate.trace.result import ResultTable, Row, deduplicated, short_names
 from surrogate.trace.tables import STEP_PARTS, copy_table, headline, layer_table, step_table, summary, type_table
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, what_if
 
-WHAT_IFS = (
-    *("amp", "batch", "batch-norm", "cuda-graphs", "faster-host", "faster-kernels", "faster-network"),
-    "fused-optimizer",
-)
-"""What-ifs that need no information besides the trace."""
+TEXTS = read_toml(__file__)
+"""The what-ifs that need no information besides the trace, and the captions of charts."""
 MAX_LINES = 200
 _MAX_STEPS = 12
 _OTHER_TYPES = 8
@@ -45,27 +43,21 @@ def trace_page(profile: Profile) -> str:
     profile = steady(profile)
     facts, steps, kernels, layers = summary(profile), step_table(profile), kernel_table(profile), layer_table(profile)
     roofline = roofline_svg(kernels, profile)
-    caption = (
-        f"Roofs of {facts['gpu']}. A dot is a kernel; its area shows its total time. Bytes are the minimum traffic."
-    )
-    caption += " FLOPs are a direct convolution's. Winograd and FFT need fewer, so their kernels may lie above a roof."
+    figures = [Figure("roofline", roofline, TEXTS["roofline"].format(facts["gpu"]))] if roofline else []
+    idle, labels, has_bound = idle_table(profile), label_table(profile), bool(facts["bound"])
     tables = {
-        "Kernels": kernels,
-        "Layer types": type_table(profile),
+        **({"Labels": labels} if len(labels) else {}),
+        **{"Kernels": kernels, "Layer types": type_table(profile)},
         "Layers": replace(layers, rows=tuple(sorted(layers.rows, key=lambda row: -row["total_us"]))),
-        "Copies and memsets": copy_table(profile),
-        "Iterations": steps,
+        **{"Copies and memsets": copy_table(profile), "Iterations": steps},
     }
-    idle = idle_table(profile)
-    if len(labels := label_table(profile)):
-        tables = {"Labels": labels, **tables}
     sections = [
-        Section("What bounds the step", [_step_chart(steps)] if facts["bound"] else []),
+        Section("What bounds the step", [_step_chart(steps)] if has_bound else []),
         Section("Why the device is idle", [idle.table(MAX_LINES)] if len(idle) else []),
-        Section("What to change", _advice(profile) if facts["bound"] else []),
+        Section("What to change", _advice(profile) if has_bound else []),
         Section("Layers over time", [_layer_chart(profile)]),
-        Section("What-ifs", _what_ifs(profile) if facts["bound"] else []),
-        Section("Roofline", [], [Figure("roofline", roofline, caption)] if roofline else []),
+        Section("What-ifs", _what_ifs(profile) if has_bound else []),
+        Section("Roofline", [], figures),
         *(Section(title, [table.table(MAX_LINES)]) for title, table in tables.items()),
         Section("Summary", [FactTable([(key, format_value(value)) for key, value in facts.items()])]),
     ]
@@ -83,9 +75,9 @@ def _advice(profile: Profile) -> list[Table | str]:
 
 
 def _what_ifs(profile: Profile) -> list[Table]:
-    """Return the answers to `WHAT_IFS` that apply, with an iteration's time and the evidence of the error."""
+    """Return the answers to the what-ifs of the page that apply, with times and the evidence of the error."""
     refusals: dict[str, str] = {}
-    chosen = [what_if(name) for name in WHAT_IFS]
+    chosen = [what_if(name) for name in TEXTS["what_ifs"]]
     answers = evaluate(graph_of(profile.trace, profile.layers), chosen, WhatIfSetting(profile), refusals=refusals)
     rows = []
     for answer in answers:
@@ -101,11 +93,10 @@ def _what_ifs(profile: Profile) -> list[Table]:
 
 
 def _answer(facts: Row) -> str:
-    busy = facts["busy_pct"]
-    gpu = facts["gpu"] or "unknown device"
     device = f"the trace {NO_DEVICE}"
-    if busy is not None:
-        device = f"the device ({gpu}) was busy {format_value(busy)} % of the iterations' time"
+    if facts["busy_pct"] is not None:
+        gpu, busy = facts["gpu"] or "unknown device", format_value(facts["busy_pct"])
+        device = f"the device ({gpu}) was busy {busy} % of the iterations' time"
     times = f"{format_value(facts['iteration_ms'])} ms per iteration ({facts['iterations']}); {device}."
     return ".\n".join(filter(None, [headline(facts), times]))
 
@@ -113,11 +104,10 @@ def _answer(facts: Row) -> str:
 def _step_chart(steps: ResultTable) -> Markup:
     """Return a chart with a lane per iteration: its parts in the order of `STEP_PARTS`."""
     rows = steps.rows[:_MAX_STEPS]
-    labels = list(STEP_PARTS.values())
     lanes = {}
     for row in rows:
         times = [row[name] for name in STEP_PARTS]
-        bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), labels, strict=False)
+        bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), STEP_PARTS.values(), strict=False)
         lanes[f"{row['iteration']}, {row['time_us'] / 1e3:.3f} ms"] = [
             (start, time, fill, f"{100 * time / row['time_us']:.0f} %", label)
             for start, time, fill, label in bars
@@ -125,7 +115,9 @@ def _step_chart(steps: ResultTable) -> Markup:
         ]
     first = f"The first {len(rows)} of {len(steps)} iterations. " if len(steps) > len(rows) else ""
     caption = f"{first}The device's time in each iteration; {'; '.join(steps.notes)}."
-    return lanes_chart("steps", caption, lanes, dict(enumerate(labels)), max(row["time_us"] for row in rows))
+    return lanes_chart(
+        "steps", caption, lanes, dict(enumerate(STEP_PARTS.values())), max(row["time_us"] for row in rows)
+    )
 
 
 def _layer_chart(profile: Profile) -> Markup:
@@ -169,8 +161,7 @@ def _layer_chart(profile: Profile) -> Markup:
         str(lane): list(group.itertuples(index=False, name=None))
         for lane, group in drawn.set_axis(drawn.index.get_level_values("lane")).groupby(level=0, observed=True)
     }
-    caption = f"{iteration.label}: layers by type, on the host while called, on the device while they run."
-    caption += f" The host ends the iteration after {format_number(iteration.time_us / 1e3)} ms; the device may run on."
+    caption = TEXTS["layers"].format(iteration.label, format_number(iteration.time_us / 1e3))
     return lanes_chart("layers-over-time", caption, by_lane, legend, length_us, ZOOM)
 
 
