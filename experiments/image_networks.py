@@ -124,7 +124,7 @@ def rows() -> pd.DataFrame:
     """
     kinds = {"convolutions": measured(training=False), "other image networks": measured(False, convolutional=False)}
     table = pd.concat([part.assign(kind=kind) for kind, part in kinds.items()], ignore_index=True)
-    times = [_predictors(str(row.gpu)).time(_as_run(row)) for row in table.itertuples(index=False)]
+    times = [predictors_of(str(row.gpu)).time(_as_run(row)) for row in table.itertuples(index=False)]
     way = table["layout"].where(~table["compiled"], "compiled")
     table = table[[*PASS, *RUN, "measured_ms"]].assign(phase="inference", set="timm, " + table["kind"] + ", " + way)
     for name, end in {"predicted_ms": "total_us", "lower_ms": "lower_us", "upper_ms": "upper_us"}.items():
@@ -132,7 +132,7 @@ def rows() -> pd.DataFrame:
     return table
 
 
-_predictors = cache(load_predictors)
+predictors_of = cache(load_predictors)
 
 
 def _as_run(row: Any) -> Network:
@@ -264,7 +264,7 @@ def main() -> None:
     start = TensorCoreModel(**stored["law"])
     table = pd.concat([measured(training).assign(training=training) for training in (True, False)], ignore_index=True)
     rows = list(table.itertuples(index=False))
-    passes = stacked([_as_run(row) for row in rows], [_predictors(str(row.gpu)) for row in rows])
+    passes = stacked([_as_run(row) for row in rows], [predictors_of(str(row.gpu)) for row in rows])
     trained, log_measured = table["training"].to_numpy(), np.log(1e3 * table["measured_ms"])
     judged = []
     for name in stored["fitted_on"]:

@@ -67,23 +67,17 @@ def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[d
 def by_laws(name: str, messages: Sequence[Row]) -> list[dict[str, object]]:
     """Return one row per kind of collective: the model fitted on the other message sizes, against the last rank's
     time."""
-    rows: list[dict[str, object]] = []
-    for kind in sorted({message["collective"] for message in messages if message["source"] == COLLECTIVE_MODEL}):
-        times = np.array(
-            [[each["predicted_us"], each["measured_us"]] for each in messages if each["collective"] == kind]
-        )
-        errors = 100 * np.abs(times[:, 0] / times[:, 1] - 1)
-        rows.append(
-            {
-                "trace": name,
-                "setting": f"{kind}{OTHER_SIZES}",
-                "n": len(times),
-                "error_geomean_pct": geomean(errors),
-                "error_median_pct": float(np.median(errors)),
-                "error_max_pct": float(errors.max()),
-            }
-        )
-    return rows
+    table = pd.DataFrame(messages)
+    table = table[table["source"] == COLLECTIVE_MODEL]
+    errors = 100 * (table["predicted_us"] / table["measured_us"] - 1)
+    kinds = errors.groupby(table["collective"])
+    return [{"trace": name, "setting": f"{kind}{OTHER_SIZES}", **errors_of(each.to_numpy())} for kind, each in kinds]
+
+
+def errors_of(errors: np.ndarray) -> dict[str, object]:
+    """Return the number, mean, median and maximum of the sizes of errors in %."""
+    sizes = {"error_median_pct": float(np.median(np.abs(errors))), "error_max_pct": float(np.max(np.abs(errors)))}
+    return {"n": len(errors), "error_geomean_pct": geomean(errors), **sizes}
 
 
 def summed(name: str, setting: str, results: Sequence[IterationTimes], ranks: Sequence[Row] = ()) -> dict[str, object]:
@@ -111,9 +105,7 @@ def summed(name: str, setting: str, results: Sequence[IterationTimes], ranks: Se
         "n": len(every),
         "measured_ms": float(np.median([step.measured_us for step in every])) / 1e3,
         "predicted_ms": float(np.median([step.predicted_us for step in every])) / 1e3,
-        "error_geomean_pct": geomean(errors),
-        "error_median_pct": float(np.median(np.abs(errors))),
-        "error_max_pct": float(np.max(np.abs(errors))),
+        **errors_of(errors),
         "bias_pct": float(np.median(errors)),
         "within_5_pct": 100 * float(np.mean(np.abs(errors) <= 5)),
         "alone_geomean_pct": geomean(alone),
@@ -133,34 +125,26 @@ def geomean(errors: np.ndarray) -> float:
 
 def answer(table: pd.DataFrame) -> str:
     """Return every trace's errors under each setting: of the iteration, of the device's time, and of collectives."""
-    texts = []
-    for setting in (OWN, OTHERS, OTHER_OVERHEADS, PREDICTED):
-        part = table[table["setting"] == setting]
-        if len(part):
-            each = [
-                f"{row.trace} {percent(row.error_geomean_pct)} ({percent(row.alone_geomean_pct)})"
-                for row in part.itertuples()
-            ]
-            texts.append(f"{setting}: {listing(each)}")
-    predicted = table[table["setting"] == PREDICTED]
+    settings = table[table["setting"].isin((OWN, OTHERS, OTHER_OVERHEADS, PREDICTED))]
+    errors = settings["error_geomean_pct"].map(percent) + " (" + settings["alone_geomean_pct"].map(percent) + ")"
+    each = (settings["trace"] + " " + errors).groupby(settings["setting"]).apply(lambda rows: listing(list(rows)))
+    texts = [f"{setting}: {each[setting]}" for setting in (OWN, OTHERS, OTHER_OVERHEADS, PREDICTED) if setting in each]
     active = []
-    columns = ("trace", "work_geomean_pct", "device_geomean_pct", "coverage_pct")
-    for trace, work, with_waits, share in zip(*(predicted[column] for column in columns), strict=True):
-        waits = f", {percent(with_waits)} with waits for other ranks" if with_waits != work else ""
-        active.append(f"{trace} {percent(work)}{waits} ({percent(share)} of it predicted)")
+    for row in table[table["setting"] == PREDICTED].itertuples():
+        work, device = percent(row.work_geomean_pct), percent(row.device_geomean_pct)
+        waits = f", {device} with waits for other ranks" if row.work_geomean_pct != row.device_geomean_pct else ""
+        active.append(f"{row.trace} {work}{waits} ({percent(row.coverage_pct)} of it predicted)")
     laws = [
         f"{row.setting} {percent(row.error_median_pct)} in the median and {percent(row.error_max_pct)} at most"
         for row in table[table["setting"].str.endswith(OTHER_SIZES)].itertuples()
     ]
-    over = table[(table["setting"] == OTHERS) & (table["error_median_pct"] > 5)]["trace"]
-    text = (
+    return (
         "Errors of iteration times, geometric means over a trace's iterations, by our extended walk (by the published"
         f" one), against {PUBLISHED_PCT} % published: {'; '.join(texts)}. Of the device's time, against"
         f" {PUBLISHED_DEVICE_PCT} % published: {'; '.join(active)}. Errors of collectives: {listing(laws)}."
-        " Measured is the traced run, the profiler's cost is in the extended walk alone; input loading counts as"
-        f" measured (up to {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
+        " The profiler's cost is in the extended walk alone; input loading counts as measured (up to"
+        f" {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
     )
-    return text + (f" Above 5 % in the median: {listing(list(over))}." if len(over) else "")
 
 
 EXPERIMENT = program(run, *TRACES.values())

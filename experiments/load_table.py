@@ -7,7 +7,6 @@ of speed and memory, not of accuracy. Each row has the time of the row that it r
 import sys
 from pathlib import Path
 
-import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,10 +15,9 @@ from surrogate.bundled import DATASET
 from surrogate.dataset.files import atomic_path
 
 ORIGIN = "made for load tests, not measured"
-GROUP_ROWS = 100_000
 
 
-def write_load_table(rows: int, path: str | Path, group_rows: int = GROUP_ROWS) -> None:
+def write_load_table(rows: int, path: str | Path, group_rows: int = 100_000) -> None:
     """Write ``rows`` rows with distinct keys to ``path``, one group of ``group_rows`` in memory at a time."""
     table = pq.read_table(DATASET)
     batches, place = np.unique(table["n"].to_numpy(), return_inverse=True)
@@ -34,14 +32,5 @@ def write_load_table(rows: int, path: str | Path, group_rows: int = GROUP_ROWS) 
             writer.write_table(group.set_column(batch_column, "n", pa.array(batch)), row_group_size=group_rows)
 
 
-@click.command(help=str(__doc__).split("\n")[0])
-@click.argument("rows", type=click.IntRange(1))
-@click.argument("path", type=click.Path(path_type=Path))
-def main(rows: int, path: Path) -> None:
-    """Write the table to ``path``."""
-    write_load_table(rows, path)
-    click.echo(f"{path}: {rows:,} rows, {ORIGIN}", file=sys.stderr)
-
-
 if __name__ == "__main__":
-    main()
+    write_load_table(int(sys.argv[1]), sys.argv[2])

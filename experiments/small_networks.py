@@ -1,16 +1,23 @@
 """Fit the constants of TF32 convolutions and of launching hosts to programs of one operator up to a small network.
 
 ``python -m experiments.small_networks`` fits the analytical model of TF32's convolutions and the constants of
-`surrogate.network.runtime`. It uses KernelBench's times of half of the programs on 14 GPUs, judges both on the other
-half, and writes the shipped constants (12 minutes). ``rows()`` returns the passes of the other half, predicted by the
-shipped constants. The script needs neither the programs, nor torch, nor a GPU, because `experiments.program_calls`
-recorded the programs' calls.
+`surrogate.network.runtime`. It uses KernelBench's times of half of the programs on 14 GPUs, and writes the shipped
+constants (12 minutes). `experiments.whole_networks` judges them on the other half: ``rows()`` returns its passes,
+predicted by the shipped constants. The script needs neither the programs, nor torch, nor a GPU, because
+`experiments.program_calls` recorded the programs' calls.
+
+``python -m experiments.small_networks transfers`` transfers the eager time of each program between all GPUs that ran
+it, by the rules of ``seer trace whatif gpu=G``, and prints how many times are inside the intervals (one minute). The
+minimum factors of the intervals, `BOARD_FACTOR`, are fitted to the same half of the programs.
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from itertools import permutations
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,16 +25,17 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from experiments.experiment import HOME
-from experiments.image_networks import Passes, Search, crc, network_of, rounded, stacked
+from experiments.image_networks import Passes, Search, crc, network_of, predictors_of, rounded, stacked
 from experiments.sources import own_settings
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.analytical import TensorCoreModel
 from surrogate.network.aten_call import UNKNOWN, Call, Tensor
 from surrogate.network.network import Network
-from surrogate.network.predict import load_predictors
+from surrogate.network.operators import with_default_math
 from surrogate.network.runtime import HOSTS_FILE, RUNTIMES, LaunchCost, count_launches, with_runtime
 from surrogate.prediction.sources.datasheet import FILE, HALVES, TF32
+from surrogate.trace.iteration import times as kernel_times
 
 FOLDER = HOME / "data" / "kernelbench"
 CALLS = "calls.parquet"
@@ -42,6 +50,10 @@ KINDS = ("fast", "usual", "slow")
 HOST_OF = {folder: kind for kind, folders in NAMES["hosts"].items() for folder in folders}
 FIRST_US, FIRST_HOSTS = (4.0, 4.0, 4.0, 20.0), (2.5, 4.0)
 """Start values of a `LaunchCost`, and of the factors of hosts slower than the fast one."""
+
+
+DEVICE_SHARE = 0.9
+"""A program counts if its kernels take at least this share of its predicted time, on both GPUs."""
 
 
 @cache
@@ -138,9 +150,6 @@ def passes() -> tuple[pd.DataFrame, list[Network]]:
     return table, [with_runtime(network, runtime, host) for network, runtime, host in runs if network]
 
 
-_predictors = cache(load_predictors)
-
-
 def rows() -> pd.DataFrame:
     """Return the passes of the held-out programs as the shipped constants predict them.
 
@@ -150,7 +159,7 @@ def rows() -> pd.DataFrame:
     table, networks = passes()
     holdout = table[~table["training"]]
     kept = [network for network, trained in zip(networks, table["training"], strict=True) if not trained]
-    times = [_predictors(name).time(network) for name, network in zip(holdout["gpu"], kept, strict=True)]
+    times = [predictors_of(name).time(network) for name, network in zip(holdout["gpu"], kept, strict=True)]
     table = holdout.assign(phase="inference", set="small programs, " + holdout["runtime"] + ", " + holdout["level"])
     table = table.rename(columns={"problem": "network"}).drop(columns="training")
     for name in ("total", "lower", "upper", "kernels"):
@@ -225,7 +234,7 @@ def main() -> None:
     start = TensorCoreModel(**(models[HALVES]["law"] | START))
     table, networks = passes()
     launches = np.array([count_launches(network) for network in networks])
-    stack = stacked(networks, [_predictors(name) for name in table["gpu"]])
+    stack = stacked(networks, [predictors_of(name) for name in table["gpu"]])
     kinds = [
         table[name].map(list(values).index).to_numpy() for name, values in (("runtime", RUNTIMES), ("host", KINDS))
     ]
@@ -258,10 +267,47 @@ def main() -> None:
         },
     }
     write_text(bundled.FOLDER / HOSTS_FILE, json.dumps(shipped, indent=1) + "\n")
-    holdout = table.assign(error=np.abs(timed.time_us(*best)[0] / measured_us - 1))[~table["training"]]
-    groups = holdout.groupby(["runtime", "level"])["error"]
-    print(groups.describe(percentiles=[0.5, 0.9])[["50%", "90%"]].assign(n=groups.size()).round(3).to_string())
+
+
+def transfers() -> pd.DataFrame:
+    """Return a row per transfer: kind and memories of the GPUs, |log error|, and the half width without `BOARD_FACTOR`.
+
+    ``training`` is True for programs of the half that the factors are fitted to.
+    """
+    rows = []
+    eager = measured().query("runtime == 'eager'").groupby([*PROGRAM, "training", "gpu"])["measured_ms"].min()
+    for (*program, training), times_ms in eager.groupby([*PROGRAM, "training"]):
+        network, runs = read(*program), {}
+        for name, time_ms in times_ms.droplevel([*PROGRAM, "training"]).items() if network else ():
+            problems = [with_default_math(layer.problem, gpu(name)) for layer in network.layers]
+            answers = kernel_times.answers_of(predictors_of(name), set(problems))
+            operators = [kernel_times.OperatorOnGpu.of(gpu(name), [problem], answers) for problem in problems]
+            time = predictors_of(name).time(with_runtime(network, "eager", "usual"))
+            if time.kernels_us >= DEVICE_SHARE * time.total_us and all(each.is_predicted for each in operators):
+                runs[name] = 1e3 * time_ms, operators
+        for (own, (own_us, before)), (target, (target_us, after)) in permutations(runs.items(), 2):
+            time_us = (
+                own_us * np.array([each.predicted_us for each in before]) / sum(each.predicted_us for each in before)
+            )
+            parts = list(map(kernel_times.transferred, time_us, [1] * len(after), before, after))
+            stacked = sum(gpu(name).memory_bus_bits >= kernel_times.STACKED_BITS for name in (own, target))
+            error = abs(log(sum(part.time_us for part in parts) / target_us))
+            half_width = log(kernel_times.DeviceTimes(np.zeros(0), (), parts=tuple(parts)).factor_90)
+            rows.append((training, kernel_times.pair_kind(gpu(own), gpu(target)), stacked, error, half_width))
+    return pd.DataFrame(rows, columns=["training", "kind", "stacked", "error", "half_width"])
+
+
+def judge_transfers() -> None:
+    """Print the factor that holds 90 % of the training half by kind, and the coverage of the other half by group."""
+    table = transfers()
+    outside = table["error"].where(table["error"] > table["half_width"], 0.0)
+    inside = 100.0 * (outside <= np.log(table["kind"].map(kernel_times.BOARD_FACTOR)))
+    print(np.exp(outside[table["training"]].groupby(table["kind"]).quantile(0.9)).rename("fitted factor").round(2))
+    holdout = table.assign(inside_pct=inside, without_factor_pct=100.0 * (outside == 0))[~table["training"]]
+    for keys in (["kind", "stacked"], ["training"]):
+        groups = holdout.groupby(keys)
+        print(groups[["inside_pct", "without_factor_pct"]].mean().round(1).assign(transfers=groups.size()))
 
 
 if __name__ == "__main__":
-    main()
+    judge_transfers() if sys.argv[1:] == ["transfers"] else main()

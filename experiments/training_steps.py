@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.experiment import HOME, Effort, ExperimentResult, program
-from experiments.image_networks import crc, fitted, stacked
+from experiments.image_networks import crc, fitted, predictors_of, stacked
 from experiments.small_networks import restored
 from experiments.sources import Sources, own_settings
 from experiments.verdicts import percent
@@ -28,7 +28,6 @@ from surrogate.features.analytical import TensorCoreModel
 from surrogate.network.dispatch import add_call
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.optimizers import TrainedWeight, optimizer_step, total_state_bytes
-from surrogate.network.predict import load_predictors
 from surrogate.network.runtime import with_options, with_runtime
 from surrogate.prediction.sources.datasheet import FILE, HALVES
 from surrogate.prediction.sources.datasheet import STEP as STEP_ERRORS
@@ -139,13 +138,10 @@ def steps(folder: Path = HOME / "data", limit: int | None = None) -> tuple[pd.Da
     return known.assign(families=(known["module"].map(crc) % 2 == 1).map(FAMILIES)), networks
 
 
-_predictors = cache(load_predictors)
-
-
 def rows(folder: Path = HOME / "data", limit: int | None = None) -> pd.DataFrame:
     """Return the measured steps with their predictions in ms, and ``fits``."""
     table, networks = steps(folder, limit)
-    times = [_predictors(str(name)).time(network) for name, network in zip(table["gpu"], networks, strict=True)]
+    times = [predictors_of(str(name)).time(network) for name, network in zip(table["gpu"], networks, strict=True)]
     ends = {"predicted_ms": "total_us", "lower_ms": "lower_us", "upper_ms": "upper_us"}
     predicted = {name: [getattr(time, end) / 1e3 for time in times] for name, end in ends.items()}
     return table.assign(**predicted, fits=[bool(time.fits) for time in times])
@@ -156,7 +152,7 @@ def fit(folder: Path = HOME / "data") -> None:
     table, networks = steps(folder)
     taken = ((table["gpu"] == FITTED_GPU) & (table["families"] == FAMILIES[False])).to_numpy()
     chosen = [network for network, is_taken in zip(networks, taken, strict=True) if is_taken]
-    passes = stacked(chosen, [_predictors(FITTED_GPU)] * len(chosen))
+    passes = stacked(chosen, [predictors_of(FITTED_GPU)] * len(chosen))
     models = json.loads((bundled.FOLDER / FILE).read_bytes())
     start = TensorCoreModel(**models[HALVES]["law"] | FITTED)
     measured_ms, module = table.loc[taken, "measured_ms"], table.loc[taken, "module"]

@@ -10,11 +10,18 @@ import pandas as pd
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources, own_settings
 from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
-from surrogate.features.errors import InputError
 from surrogate.report.charts import dots
 from surrogate.trace.graph import Graph, graph_of
 from surrogate.trace.profiling import profile
-from surrogate.trace.whatif import WHAT_IF_RULES, Interconnect, WhatIfSetting, evaluate, setting_of, what_if
+from surrogate.trace.whatif import (
+    WHAT_IF_RULES,
+    Interconnect,
+    WhatIfAnswer,
+    WhatIfSetting,
+    evaluate,
+    setting_of,
+    what_if,
+)
 
 STEPS = (RESNET50, VGG13, DLRM)
 TARGET = "h100-sxm"
@@ -35,34 +42,22 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """
     rows = []
     for label in STEPS:
-        trace = workers(sources, label)[0]  # the workers of one step run the same program
-        profiled = profile(trace)
-        graph = graph_of(trace, profiled.layers)
+        profiled = profile(workers(sources, label)[0])  # the workers of one step run the same program
+        graph = graph_of(profiled.trace, profiled.layers)
         networked = setting_of(profiled, network=NETWORK)
         other = setting_of(profiled, target=TARGET, network=NETWORK)
         for name in WHAT_IF_RULES:
             effort.tick(f"{name} on {label}")
             row = {"trace": label, "what_if": name, "published": PUBLISHED.get(name, "")}
-            try:
-                result = evaluate(graph, [what_if(name)], other if name == "gpu" else networked)[0].to_dict()
-            except InputError as error:
-                rows.append({**row, "refused": str(error)})
-                continue
-            row |= {name: result[name] for name in FIGURES}
-            row["device_speedup"] = result["device_us_before"] / result["device_us_after"]
-            row["host_share_pct"] = host_share(result["critical_path_before"])
-            row["host_share_after_pct"] = host_share(result["critical_path_after"])
-            rows.append({**row, "refused": ""})
+            refusals: dict[str, str] = {}
+            found = evaluate(graph, [what_if(name)], other if name == "gpu" else networked, refusals=refusals)
+            rows.append({**row, **(figures_of(found[0]) if found else {}), "refused": "".join(refusals.values())})
         effort.tick(f"bandwidths on {label}")
         rows += swept(label, graph, networked)
     table = pd.DataFrame(rows).astype({"low_us": float, "high_us": float})
-    figure = dots(applied(table), "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
+    done = table.dropna(subset="device_speedup")
+    figure = dots(done, "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
     return ExperimentResult(table, figure, answer(table))
-
-
-def applied(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the what-ifs that apply, without the sweep."""
-    return table[table["device_speedup"].notna()]
 
 
 def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, object]]:
@@ -71,8 +66,7 @@ def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, ob
     for gbs in SWEEP_GBS:
         network = replace(MACHINES, bandwidth_gbs=gbs)
         for each in evaluate(graph, [what_if(name) for name in SWEPT], replace(setting, network=network)):
-            result = each.to_dict()
-            figures = {name: result[name] for name in FIGURES}
+            figures = {name: getattr(each, name) for name in FIGURES}
             rows.append({"trace": label, "what_if": each.name, **figures, "bandwidth_gbs": gbs, "refused": ""})
     return rows
 
@@ -88,32 +82,35 @@ def sweep_answer(table: pd.DataFrame) -> str:
         hidden = f"hidden to 5 % from {free.min():g} GB/s on" if len(free) else "never hidden to 5 %"
         texts.append(f"{trace}: all-reduces {hidden}, P3 {gain.max():.2f}× at {gain.idxmax():g} GB/s")
     return (
-        f" Four machines of one GPU, {SWEEP_GBS[0]:g} to {SWEEP_GBS[-1]:g} GB/s (simulated, no cluster's times are"
-        f" public), P3 at its best beside a parameter server: {'; '.join(texts)}. P3's authors measured up to 1.25×"
-        " (ResNet-50) and 1.66× (VGG-19)."
+        f" Four machines of one GPU, {SWEEP_GBS[0]:g} to {SWEEP_GBS[-1]:g} GB/s, P3 against a parameter server:"
+        f" {'; '.join(texts)}."
     )
 
 
-def host_share(path_us: dict[str, float]) -> float:
-    """Return the share of a critical path that is host work and calls, in percent."""
-    return 100 * (path_us.get("host work", 0.0) + path_us.get("call", 0.0)) / sum(path_us.values())
+def figures_of(found: WhatIfAnswer) -> dict[str, object]:
+    """Return an answer's figures, with the host's shares of the critical path before and after, in percent."""
+    result, figures = found.to_dict(), {name: getattr(found, name) for name in FIGURES}
+    figures["device_speedup"] = result["device_us_before"] / result["device_us_after"]
+    for name, when in (("host_share_pct", "before"), ("host_share_after_pct", "after")):
+        path_us = result[f"critical_path_{when}"]
+        figures[name] = 100 * (path_us.get("host work", 0.0) + path_us.get("call", 0.0)) / sum(path_us.values())
+    return figures
 
 
 def answer(table: pd.DataFrame) -> str:
     """Return the gains of the what-ifs that apply, and their limits, then the sweep of bandwidths."""
     parts = []
-    done = applied(table)
+    done = table.dropna(subset="device_speedup")
     for trace, rows in done.groupby("trace", sort=False):
         gains = rows.set_index("what_if")
         listed = ", ".join(f"{name} {gains.loc[name, 'speedup']:.2f}×" for name in gains.index)
         parts.append(f"{trace} (host on {gains['host_share_pct'].iloc[0]:.0f} % of the critical path): {listed}")
-    amp = done[done["what_if"] == "amp"].set_index("trace")["device_speedup"]
-    device = ", ".join(f"{value:.2f}× ({trace})" for trace, value in amp.items())
+    device = ", ".join(
+        f"{row.device_speedup:.2f}× ({row.trace})" for row in done.query("what_if == 'amp'").itertuples()
+    )
     return (
         "; ".join(parts)
-        + f". By Daydream's rule (kernels ÷2 or ÷3) mixed precision speeds the device up {device}; no times of one"
-        " program before and after are public. Steps bound by the host (data loading, Python under a profiler) gain far"
-        " less; a DLRM worker's device mostly runs collectives, which the rule leaves alone."
+        + f". By Daydream's rule (kernels ÷2 or ÷3) mixed precision speeds the device up {device}."
         + sweep_answer(table.dropna(subset="bandwidth_gbs"))
     )
 

@@ -158,7 +158,7 @@ def test_errors_of_kernel_kinds_are_independent():
 
 @cases(__file__)
 def test_interval_between_two_chips_has_a_minimum_width(own, target, factor):
-    assert kernel_times._board_factor(gpu(own), gpu(target)) == factor
+    assert kernel_times.BOARD_FACTOR[kernel_times.pair_kind(gpu(own), gpu(target))] == factor
 
 
 def test_operators_without_a_prediction_are_listed(trace, fake):
