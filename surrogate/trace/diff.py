@@ -124,16 +124,16 @@ def trace_diff(
 
 def _side(trace: Trace, requested: Sequence[int]) -> _Side:
     """Return the profile of the counted iterations, their number, and their median time in µs."""
-    every = find_iterations(trace)
-    kept, text = steady_run(every)
-    indices = tuple(dict.fromkeys(requested)) or tuple(kept)
+    kept, text = steady_run(find_iterations(trace))
+    indices = tuple(requested) or [iteration.index for iteration in kept]
     part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if requested else text)
     if not len(part.trace.activities):
         raise InputError(
             f"{trace.source}: diff compares GPU kernels, but the trace or the chosen part {NO_DEVICE};"
             " seer trace summary shows the host's time by layer type"
         )
-    return part, len(indices), float(np.median([every[index].time_us for index in indices]))
+    times_us = [iteration.time_us for iteration in part.layers.iterations]
+    return part, len(times_us), float(np.median(times_us))
 
 
 def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:

@@ -123,8 +123,8 @@ def steady(given: Profile) -> Profile:
 
 def counted(trace: Trace) -> tuple[Trace, str]:
     """Return the trace of the iterations of `steady_run`, and the note on those left out ("" for none)."""
-    kept, note = (range(0), "") if trace.chosen else steady_run(iterations(trace))
-    return (trim(trace, iterations_kept=kept), note) if note else (trace, "")
+    kept, note = ((), "") if trace.chosen else steady_run(iterations(trace))
+    return (trim(trace, iterations_kept=[part.index for part in kept]), note) if note else (trace, "")
 
 
 def invalid_reason(trace: Trace) -> str:

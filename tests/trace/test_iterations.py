@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events
-from surrogate.trace.events.parts import Iteration, iteration_of, iterations, period, steady_run, trim
+from surrogate.trace.events.parts import Iteration, find_layers, iteration_of, iterations, period, steady_run, trim
 from surrogate.trace.events.phases import captured_calls, start_up_calls
 from tests.known import cases
 from tests.trace.events import call, device, event
@@ -107,8 +107,8 @@ def test_steady_run_excludes_iterations_over_three_times_the_median():
     times = [400, 5, 5, 5, 5, 30, 10, 10, 200, 90, 100, 300]
     rounds = [Iteration(i, "", 0, 1000 * time, "step") for i, time in enumerate(times)]
     kept, text = steady_run(rounds)
-    assert kept == range(1, 5) and "1 to 4 count" in text and "(0, 5, 8, 9, 10, 11)" in text
-    assert steady_run(rounds[1:5]) == (range(4), "")
+    assert kept == rounds[1:5] and "1 to 4 count" in text and "(0, 5, 8, 9, 10, 11)" in text
+    assert steady_run(rounds[1:5]) == (rounds[1:5], "")
 
 
 def test_trim_keeps_one_gpu(make_trace, read):
@@ -157,6 +157,8 @@ def test_steps_count_if_they_hold_work_and_their_kernels(lost, added, counted, n
     of_activity = iteration_of(every, found)[2]
     assert (of_activity[found.activities.call < 0] == -1).all()
     assert np.bincount(of_activity[of_activity >= 0], minlength=len(every)).max() == 6
+    # Steps that do not count have the layers of the others.
+    assert set(find_layers(found).name) - {"detach.0"} == set(find_layers(read(make_trace(steps=1))).name)
 
 
 @cases(__file__)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events, find_layers
+from surrogate.trace.events.parts import layer_type
 from surrogate.trace.result import MAX_NAME_LENGTH, short_names
 from tests.known import cases
 from tests.trace.events import event
@@ -41,6 +42,12 @@ def test_short_names_of_real_traces_are_distinct(real, name):
     short = set(short_names(trace.names[i] for i in kernels).values())
     assert len(short) == len(kernels) > 5 and max(map(len, short)) <= MAX_NAME_LENGTH
     assert not any(part in text for text in short for part in ("void ", "at::", "cutlass::", "std::", "("))
+
+
+def test_a_label_has_neither_arguments_nor_numbers():
+    labels = {"forward(batch=32, step=17)": "forward", "iter 4 loss=0.34": "iter #", "mlp_3 [bs = 4]": "mlp_#"}
+    labels |= {"void f(int)": "void f(int)", "a=b": "a=b", "aten::conv2d": "conv2d"}
+    assert {text: layer_type(text) for text in labels} == labels
 
 
 def test_layers_have_the_path_of_their_modules(read):

@@ -34,8 +34,8 @@ OUTLIER = 3.0
 """An iteration is not steady if it takes more than this multiple of the median."""
 
 
-def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
-    """Return the positions of the longest run of steady iterations, and a note for the user.
+def steady_run(every: Sequence[Iteration]) -> tuple[Sequence[Iteration], str]:
+    """Return the longest run of steady iterations, and a note for the user.
 
     An iteration is steady if it takes at most `OUTLIER` times the median of the steady ones; a warm-up takes more. The
     note is "" if all iterations are steady.
@@ -48,11 +48,11 @@ def steady_run(every: Sequence[Iteration]) -> tuple[range, str]:
     outliers = np.flatnonzero(~is_steady).tolist()
     before, after = max(pairwise([-1, *outliers, len(every)]), key=lambda pair: pair[1] - pair[0])
     if not outliers or after - before < 2:
-        return range(len(every)), ""
+        return every, ""
     first, last, *longer = (every[at].index for at in (before + 1, after - 1, *outliers))
     median, numbers = format_number(np.median(times_us[is_steady]) / 1e3), ", ".join(map(str, longer))
     note = events.text("steady", first=first, last=last, limit=OUTLIER, median=median, longer=numbers)
-    return range(before + 1, after), note
+    return every[before + 1 : after], note
 
 
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
@@ -353,6 +353,8 @@ OUTSIDE = "(outside layers)"
 _WRAPPER = re.compile(r"^(?:Optimizer\.|enumerate\(DataLoader\)|nccl:|DistributedDataParallel)")
 _ENGINE = "autograd::engine::evaluate_function: "
 _COUNT = re.compile(r"_\d+$")
+_ARGUMENTS = re.compile(r"\s*(?:\([^()]*=[^()]*\)|\[[^\[\]]*=[^\[\]]*\]|\{[^{}]*=[^{}]*\})$|[\s,;]+\w+ ?= ?[^\s,;]+")
+"""Matches the arguments in the text of a label: ``(batch=32, step=17)``, `` loss=0.34``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -509,9 +511,10 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     of_range = np.where(module >= 0, linked(of_frames, module), linked(of_ranges, anchor))
     every = iterations(trace)
     iteration = iteration_at(every, starts)
+    recorded = iteration_at(trace.chosen or _all_iterations(trace), starts)
     texts = [trace.name_of(frames if is_frame else ranges, at) for at, is_frame in zip(row, from_frame, strict=True)]
     types = tuple(map(layer_type, texts))
-    names = _layer_names(types, _paths(trace, row, from_frame), from_frame, iteration)
+    names = _layer_names(types, _paths(trace, row, from_frame), from_frame, recorded)
     instances = names, types, row, from_frame, starts, ends, iteration
     owners = of_range, linked(of_range, trace.activities.range), phases, linked(phases, trace.activities.range, OTHER)
     return Layers(*instances, *owners, every, iteration_of(every, trace)[2])
@@ -557,8 +560,11 @@ def label_rows(trace: Trace) -> Ints:
 
 
 def layer_type(name: str) -> str:
-    """Return a type: ``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 1`` → ``Step #``."""
+    """Return a type: ``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 1`` → ``Step #``.
+
+    A label has no arguments: ``forward(batch=32)`` → ``forward``.
+    """
     if name.startswith(events.MODULE):
         return _COUNT.sub("", name[len(events.MODULE) :])
     name = name.removeprefix(_ENGINE)
-    return name.removeprefix("aten::") if "::" in name else _NUMBER.sub("#", name)
+    return name.removeprefix("aten::") if "::" in name else _NUMBER.sub("#", _ARGUMENTS.sub("", name) or name)
