@@ -286,10 +286,8 @@ def transfers() -> pd.DataFrame:
             if time.kernels_us >= DEVICE_SHARE * time.total_us and all(each.is_predicted for each in operators):
                 runs[name] = 1e3 * time_ms, operators
         for (own, (own_us, before)), (target, (target_us, after)) in permutations(runs.items(), 2):
-            time_us = (
-                own_us * np.array([each.predicted_us for each in before]) / sum(each.predicted_us for each in before)
-            )
-            parts = list(map(kernel_times.transferred, time_us, [1] * len(after), before, after))
+            shares = np.array([each.predicted_us for each in before])
+            parts = list(map(kernel_times.transferred, own_us * shares / shares.sum(), [1] * len(after), before, after))
             stacked = sum(gpu(name).memory_bus_bits >= kernel_times.STACKED_BITS for name in (own, target))
             error = abs(log(sum(part.time_us for part in parts) / target_us))
             half_width = log(kernel_times.DeviceTimes(np.zeros(0), (), parts=tuple(parts)).factor_90)
@@ -304,8 +302,7 @@ def judge_transfers() -> None:
     inside = 100.0 * (outside <= np.log(table["kind"].map(kernel_times.BOARD_FACTOR)))
     print(np.exp(outside[table["training"]].groupby(table["kind"]).quantile(0.9)).rename("fitted factor").round(2))
     holdout = table.assign(inside_pct=inside, without_factor_pct=100.0 * (outside == 0))[~table["training"]]
-    for keys in (["kind", "stacked"], ["training"]):
-        groups = holdout.groupby(keys)
+    for groups in map(holdout.groupby, (["kind", "stacked"], ["training"])):
         print(groups[["inside_pct", "without_factor_pct"]].mean().round(1).assign(transfers=groups.size()))
 
 

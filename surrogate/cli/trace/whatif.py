@@ -98,7 +98,7 @@ def command(
         shared.show(rows if form == "json" else shared.columns_of(rows, [*flat, "refused"]).records, form)
         return
     cells = [_cells(row) for row in rows]
-    filled = [name for name in cells[0] if any(row[name].strip("– →") for row in cells)]
+    filled = [name for name in cells[0] if any(row[name] != format_value(None) for row in cells)]
     count = len(graph.iterations)
     title = f"Mean of {count} iterations, from one's end to the next one's; summary has the median, from start to end"
     shared.show(cells, table=replace(shared.columns_of(cells, filled, title * (count > 1)), widest=shared.line_width()))
@@ -159,7 +159,8 @@ def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     cells |= {"all_gpus": efficiency if several else format_value(None)}
     cells |= {"interval_us": ends("low_us", "high_us"), "interval_device_us": ends("device_low_us", "device_high_us")}
     for name in ("device_us", "samples_per_s", "bound"):
-        cells[name] = " → ".join(format_value(row[f"{name}_{when}"]) for when in ("before", "after"))
+        values = [format_value(row[f"{name}_{when}"]) for when in ("before", "after")]
+        cells[name] = " → ".join(values).replace(f"{format_value(None)} → {format_value(None)}", format_value(None))
     cells["samples_per_s"] += several if row["samples_per_s_after"] else ""
     return cells
 

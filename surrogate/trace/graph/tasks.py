@@ -5,6 +5,7 @@ simulation.
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -451,12 +452,12 @@ def critical_path(timeline: Timeline, window_us: tuple[float, float] | None = No
     graph, start, end = timeline.graph, timeline.start_us, timeline.end_us
     if not len(graph):
         return CriticalPath(np.empty(0, np.int64), {}, 0.0)
-    deciding = _deciding_dependency(timeline)
+    deciding = _deciding_dependency(timeline).tolist()
     task = int(np.where(graph.removed, -np.inf, end).argmax())
     path = []
     while task >= 0:
         path.append(task)
-        task = int(deciding[task])
+        task = deciding[task]
     # Only the part of a task before the next task's start is on the path.
     tasks = np.array(path[::-1], dtype=np.int64)
     reach = np.append(start[tasks[1:]], np.inf)
@@ -479,6 +480,7 @@ def longest_wait(timeline: Timeline) -> tuple[float, str]:
     return float(waits_us[at]), timeline.graph.name_of(int(tasks[at + 1]))
 
 
+@lru_cache(maxsize=2)
 def path_us(timeline: Timeline) -> dict[str, float]:
     """Return the critical path's time by kind of task, and the time of its waits, in µs per iteration.
 
