@@ -17,7 +17,7 @@ ORDER = (
 """A package imports only from packages before it."""
 MAY_NAME_FAMILIES = (
     *("features/", "formats/", "collect/", "models/seer/", "prediction/export"),
-    *("network/dispatch", "network/language", "network/operators", "__init__.py"),
+    *("network/dispatch", "network/language", "network/operators", "network/parallel", "__init__.py"),
 )
 """Modules that may name a family; other modules call the family's methods."""
 

@@ -170,6 +170,13 @@ def exchange(network: Network, times_us: Sequence[float], predict: Predict) -> G
     return GradientExchange(cluster, sent_us[0], *exposed_us)
 
 
+def exchange_of(cluster: Cluster) -> tuple[str, str, type[Collective]]:
+    """Return the values that the GPUs exchange, the messages in words, and a kind of message."""
+    if cluster.is_sharded:
+        return "weights and gradients", "all-gathers and reduce-scatters", AllGather
+    return "gradients", "all-reduces", AllReduce
+
+
 def _message_us(message: Collective, cluster: Cluster, answer: ProblemTime, end: str) -> float:
     """Return the time of a message, or an end of its interval, in µs; ``answer`` is its time within a node.
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from surrogate.features.errors import InputError
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
-from surrogate.features.families.transfer import AllGather, AllReduce
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import HALF
@@ -18,7 +17,7 @@ from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
 from surrogate.network.operators import tf32_part, with_default_math
-from surrogate.network.parallel import MEASURED_DTYPE, exchange, memory_per_gpu
+from surrogate.network.parallel import MEASURED_DTYPE, exchange, exchange_of, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import is_recomputed, is_update, repeats
 from surrogate.prediction.kernel_times import min_kernel_us, within_peaks
@@ -244,9 +243,7 @@ class Predictors:
         """Yield a note on the links over which the GPUs exchange weights and gradients."""
         if cluster.gpus == 1:
             return
-        moved, messages, kind = "gradients", "all-reduces", AllReduce
-        if cluster.is_sharded:
-            moved, messages, kind = "weights and gradients", "all-gathers and reduce-scatters", AllGather
+        moved, messages, kind = exchange_of(cluster)
         between = f"the network between nodes, {cluster.node_gbps / 8:g} GB/s for each node"
         if cluster.node_gpus == 1:
             yield f"{moved} cross {between}"
