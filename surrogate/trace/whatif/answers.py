@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 import surrogate.trace.whatif as package
 from surrogate.dataset.files import write_text
@@ -33,12 +34,6 @@ _CATEGORIES = ("cpu_op", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "
 _PROCESSES = {"thread": "host", "stream": "device", "channel": "network"}
 REPLAY_ERROR = 0.001
 """Maximum error of an unchanged trace's replay, as a share of an iteration's time: no interval is narrower."""
-INTERVAL_OF = {
-    "step": "the interval is the step's, because the host does not bound it",
-    "device": "the interval is of the device's time, because the host bounds the step, and the other machine's host is"
-    " unknown",
-}
-"""`WhatIfAnswer.interval_of` → the note on an answer for another machine."""
 MAX_MISSING_WAIT = 0.05
 """Maximum time of waits for work that the trace lacks, as a share of the iterations' time."""
 _DISTRIBUTED = {"data-parallel", "parameter-server", "p3"}
@@ -275,7 +270,7 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         step_us = predicted.per_iteration_us
         ends += [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
         share = touched_us / (step_us or 1)
-        text += f"; the interval applies the largest to the part of the step that waits for changed tasks ({share:.1%})"
+        text += declarations.sentence("touched", share=share)
     is_bound_by_host = bound(path_us(predicted)) == "host"
     other_host = any(change.other_host for change in changes)
     if other_host and ends:
@@ -286,7 +281,7 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     if is_bound_by_host and (other_host or bound(path_us(baseline)) != "host"):
         notes.append("the host bounds the step with its traced time, which includes the profiler's cost")
     if other_host and device_ends:
-        notes.append(INTERVAL_OF["device" if is_bound_by_host else "step"])
+        notes.append(declarations.sentence("interval_of_device" if is_bound_by_host else "interval_of_step"))
     return WhatIfAnswer(
         name=label,
         baseline=baseline,
@@ -332,11 +327,7 @@ def _missing_work(graph: Graph, source: str) -> str:
     steps_us = sum(part.time_us for part in graph.iterations)
     if missing_us <= MAX_MISSING_WAIT * steps_us:
         return ""
-    return (
-        f"{source}: the host waits {missing_us / 1e3:,.4g} of {steps_us / 1e3:,.4g} ms for work of the device that the"
-        " trace lacks, so a replay would keep these waits; begin the recording after torch.cuda.synchronize(), and"
-        " record the device's work"
-    )
+    return declarations.sentence("missing_work", source=source, missing_ms=missing_us / 1e3, steps_ms=steps_us / 1e3)
 
 
 def _same_tasks(before: Graph, after: Graph) -> bool:
@@ -367,13 +358,10 @@ def device_us(timeline: Timeline) -> float:
 
 def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
     """Return the device time per layer type and iteration before and after, for changed types, largest change first."""
-    old = _by_type(before)
-    new = _by_type(after)
-    changes = {name: new[name] - old[name] for name in {**old, **new}}
-    largest = sorted(changes, key=lambda name: -abs(changes[name]))
-    return [
-        {"type": name, "before_us": old[name], "after_us": new[name]} for name in largest if abs(changes[name]) > 1e-9
-    ]
+    times = pd.DataFrame({"before_us": _by_type(before), "after_us": _by_type(after)}).fillna(0.0)
+    change = (times["after_us"] - times["before_us"]).abs()
+    largest = change[change > 1e-9].sort_values(ascending=False, kind="stable").index
+    return times.loc[largest].rename_axis("type").reset_index().to_dict("records")
 
 
 def _by_type(timeline: Timeline) -> defaultdict[str, float]:

@@ -24,7 +24,7 @@ from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Gr
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
 from surrogate.trace.profiling import PREPARING
 from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, rule
+from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule, sentence
 
 if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
@@ -53,10 +53,7 @@ def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     changed = _fp32_kernels(graph, setting)
     faster = scale(graph, changed, np.where(matrix, 1 / MATRIX_SPEEDUP, 1 / OTHER_SPEEDUP))
-    assumes = (
-        f"sgemm and wgrad outside tensor cores {MATRIX_SPEEDUP:g} times as fast, other fp32 kernels (TF32 too)"
-        f" {OTHER_SPEEDUP:g} times, no casts (the upper end has one for each)"
-    )
+    assumes = sentence("amp", matrix=MATRIX_SPEEDUP, other=OTHER_SPEEDUP)
     return Change(faster, high=scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
 
 
@@ -162,13 +159,9 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
     ends = (scale(changed, rows, times.factor_90**side) for side in (-1, 1))
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
-    unseen = f"kernels that were not measured on both {own_gpu.name} and {target.name}"
-    notes = [f"{share:.0%} of the device time is in {unseen}; it follows the two GPUs' rates"] * (share >= 0.005)
+    notes = [sentence("rates", share=share, own=own_gpu.name, target=target.name)] * (share >= 0.005)
     notes.append(_memory_note(trace, target))
-    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {HOST_ASSUMPTION}", other_host=True)
-
-
-MEMORY_UNCHECKED = "whether it fits the GPU's memory is not checked"
+    return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {sentence('host')}", other_host=True)
 
 
 def _memory_note(trace: Trace, target: Gpu) -> str:
@@ -176,14 +169,12 @@ def _memory_note(trace: Trace, target: Gpu) -> str:
     total = trace.allocations.total[trace.allocations.device >= 0]
     usable = usable_bytes(target)
     if total.max(initial=-1) <= 0 or not usable:
-        return MEMORY_UNCHECKED
+        return sentence("memory_unchecked")
     fits = "it fits" if total.max() <= usable else "it does not fit"
     allocated, available = (format_number(count / 2**30, 3) for count in (total.max(), usable))
     return f"{allocated} GiB were allocated, and {target.name} has {available}: {fits}"
 
 
-HOST_ASSUMPTION = "the host of the trace, as recorded (seer trace iteration models it by overheads)"
-LOADING_ASSUMPTION = "data loading grows with the batch; at one end of the interval it does not change"
 MAX_UNKNOWN_BATCH_SHARE = 0.1
 """`batch` is refused if kernels with an unknown batch take more than this share of the device time."""
 
@@ -210,21 +201,14 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     trace = setting.profile.trace
     traced = batch_size(trace)
     if not traced or not value:
-        raise InputError(
-            "batch: no shape in this trace shows its batch size (a server's rows are tokens); record shapes"
-        )
+        raise refusal("no_batch")
     if value % 1:
-        raise InputError(
-            f"batch: {format_number(value, 6)} samples are no whole number; give one, as in batch={round(value) or 1}"
-        )
+        raise refusal("fractional_batch", value=format_number(value, 6), near=round(value) or 1)
     ratio = value / traced
     if ratio == 1:
         raise InputError(f"batch: the trace's batch is {traced}, so nothing changes; give another")
     if ratio > MAX_BATCHES:
-        raise InputError(
-            f"batch: {value:.0f} is {ratio:,.0f} times the traced {traced}, too far to predict from its kernels; give"
-            f" {MAX_BATCHES * traced:.0f} at most, or trace a larger batch"
-        )
+        raise refusal("large_batch", value=value, ratio=ratio, traced=traced, maximum=MAX_BATCHES * traced)
     predictors = setting.predictors(setting.own_gpu)
     times = predicted_times(trace, predictors, traced, int(value), trace_predictors=predictors)
     # Work on weights does not change. Any other kernel has an unknown batch if its predicted time does not change.
@@ -240,10 +224,8 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         unknown_us[trace.name_of(trace.ranges, operator) if operator >= 0 else "launches outside operators"] += time_us
     share = sum(unknown_us.values()) / (before.sum() or 1.0)
     if share > MAX_UNKNOWN_BATCH_SHARE:
-        raise InputError(
-            f"batch: {share:.0%} of the device time is in operators that do not show the batch of {traced}, such as"
-            f" {unknown_us.most_common(1)[0][0]}; trace the program at batch {value:.0f}"
-        )
+        largest = unknown_us.most_common(1)[0][0]
+        raise refusal("unknown_batch", share=share, traced=traced, operator=largest, value=value)
     rows, factor = _with_earlier(graph, rows, _ratios(trace, times, activity))
     rows, factor = rows[factor != 1], factor[factor != 1]
     loading = select(graph, kind="host work", layer="DataLoader")
@@ -251,10 +233,10 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         scale(scale(graph, loading, loading_ratio), rows, factor * times.factor_90**side)
         for side, loading_ratio in ((-1, min(ratio, 1.0)), (0, ratio), (1, max(ratio, 1.0)))
     )
-    notes = [MEMORY_UNCHECKED] if ratio > 1 else []
+    notes = [sentence("memory_unchecked")] if ratio > 1 else []
     if share >= 0.005:
         notes.append(f"{share:.1%} of the device time has an unknown batch; it follows kernels of its name")
-    assumes = LOADING_ASSUMPTION if loading.any() else ""
+    assumes = sentence("loading") if loading.any() else ""
     return Change(middle, low, high, notes=tuple(notes), samples=ratio, assumes=assumes)
 
 
@@ -360,7 +342,7 @@ def best_convolutions(graph: Graph, setting: WhatIfSetting, value: float | None)
     unknown = swapped = 0
     predictor = setting.predictors(setting.own_gpu).algorithm_predictor
     if predictor is None:
-        raise _unmeasured(setting.own_gpu.name)
+        raise refusal("unmeasured", gpu=setting.own_gpu.name)
     ratio_of = cache(partial(_ratio, predictor))
     for run in runs:
         ratio = ratio_of(run.conv, run.algorithm)
@@ -376,13 +358,6 @@ def best_convolutions(graph: Graph, setting: WhatIfSetting, value: float | None)
     return Change(middle, low, high, tuple(notes))
 
 
-def _unmeasured(gpu: str) -> InputError:
-    return InputError(
-        f"best-convolution: no algorithms of convolutions were measured on {gpu} (`seer gpus` lists the measured GPUs);"
-        " measure them with `seer collect`, fit with `seer train`, and name the bundle with --bundle"
-    )
-
-
 def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) -> tuple[float, float, float] | None:
     """Return best / own predicted time and its interval, in [0, 1] because a slower algorithm is never chosen."""
     try:
@@ -390,7 +365,7 @@ def _ratio(predictor: "Predictor", conv: NetworkProblem, algorithm: str | None) 
     except InputError:
         return None
     if selection.source in FALLBACK_SOURCES:
-        raise _unmeasured(selection.gpu)
+        raise refusal("unmeasured", gpu=selection.gpu)
     traced = next((candidate for candidate in selection.candidates if candidate.algorithm == algorithm), None)
     if traced is None:
         return None

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from surrogate.network.predict import Predictors
 
 ALGORITHMS = ("ring", "tree", "hierarchical")
+_TABLE = read_toml(__file__)
+
+
+def sentence(name: str, /, **values: object) -> str:
+    """Return a text of ``setting.toml`` with the values filled in."""
+    return _TABLE["texts"][name].format(**values)
+
+
+def refusal(name: str, /, **values: object) -> InputError:
+    """Return the error with a text of ``setting.toml``."""
+    return InputError(sentence(name, **values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +73,10 @@ class Interconnect:
         speeds = (self.bandwidth_gbs, self.link_gbs, self.bucket_bytes)
         delays = (self.latency_us, self.link_latency_us)
         if self.workers < 1 or not min(speeds) > 0 or min(delays) < 0:
-            raise InputError(
-                f"network of {self.workers} workers, {format_number(self.bandwidth_gbs)} GB/s,"
-                f" {format_number(self.latency_us)} µs: a value is out of range; give at least 1 worker, bandwidths and"
-                " a bucket above 0, latencies of 0 or more"
-            )
+            gbs, latency_us = format_number(self.bandwidth_gbs), format_number(self.latency_us)
+            raise refusal("network", workers=self.workers, gbs=gbs, latency_us=latency_us)
         if self.gpus_per_machine < 1 or self.workers % self.gpus_per_machine:
-            raise InputError(
-                f"{self.workers} workers do not fill machines of {self.gpus_per_machine} GPUs; give a multiple"
-            )
+            raise refusal("machines", workers=self.workers, gpus=self.gpus_per_machine)
         check_choice("all-reduce", self.algorithm, ALGORITHMS)
 
     def __str__(self) -> str:
@@ -272,7 +278,6 @@ def _published(errors_pct: Mapping[str, float], of: str = "") -> ErrorEvidence:
 
 
 NO_PUBLISHED_ERROR = ErrorEvidence("no times before and after are published, so no interval")
-_TABLE = read_toml(__file__)
 EVIDENCE = {"none": NO_PUBLISHED_ERROR}
 EVIDENCE |= {name: ErrorEvidence(**row) for name, row in _TABLE["evidence"].items()}
 EVIDENCE |= {name: _published(**row) for name, row in _TABLE["published"].items()}

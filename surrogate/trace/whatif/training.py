@@ -19,7 +19,7 @@ from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.profiling import NO_DEVICE
 from surrogate.trace.whatif import primitives
 from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, rule
+from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
 """Optimizer with a fused kernel in PyTorch → bytes that the kernel moves per fp32 parameter.
@@ -51,10 +51,7 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     """
     name = optimizer_of(graph)
     if name not in FUSED_BYTES:
-        raise InputError(
-            f"fused-optimizer: the trace's optimizer is {name or 'not named'}; PyTorch has a fused kernel only for"
-            f" {', '.join(FUSED_BYTES)}"
-        )
+        raise refusal("no_fused_kernel", name=name or "not named", names=", ".join(FUSED_BYTES))
     update = update_tasks(graph)
     kernels = update & np.isin(graph.kind, DEVICE_KINDS)
     if not kernels.any():

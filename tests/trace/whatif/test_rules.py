@@ -19,8 +19,8 @@ from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import Interconnect, evaluate, select, setting_of, what_if, what_ifs
-from surrogate.trace.whatif.hardware import HOST_ASSUMPTION, LOADING_ASSUMPTION, convolutions_of
-from surrogate.trace.whatif.setting import Op
+from surrogate.trace.whatif.hardware import convolutions_of
+from surrogate.trace.whatif.setting import Op, sentence
 from surrogate.trace.whatif.training import NETWORK
 from tests.known import cases
 from tests.trace.whatif.steps import FakeAlgorithms, trace_of
@@ -390,11 +390,11 @@ def test_answers_list_their_assumptions(resnet_graph, resnet_setting):
     network = "1 GPU per machine; between machines 10 GB/s, 10 µs per step; buckets of 25 MB; ring"
     assert {answer.name: answer.assumes for answer in answers} == {
         "faster-host": "how many times as fast: 2",
-        "batch": f"samples a step: 64, {LOADING_ASSUMPTION}",
+        "batch": f"samples a step: 64, {sentence('loading')}",
         "data-parallel": f"workers: 8, {network}",
         "parameter-server": "GB/s: 10, 8 workers, each with its own link, 10 µs a message",
-        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {HOST_ASSUMPTION}",
-        "gpu": f"h100-sxm; {HOST_ASSUMPTION}",
+        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {sentence('host')}",
+        "gpu": f"h100-sxm; {sentence('host')}",
         "fused-optimizer": "SGD, 20 bytes a parameter",
     }
     assert answers[1].samples == 2 and answers[1].to_dict()["assumes"] == answers[1].assumes
