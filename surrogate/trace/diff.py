@@ -22,6 +22,7 @@ from surrogate.trace.events.parts import iterations as find_iterations
 from surrogate.trace.events.parts import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take_rows
+from surrogate.trace.idle import blocking_calls
 from surrogate.trace.labels import find_labels
 from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
@@ -256,11 +257,11 @@ def _family(kernel: str) -> str:
 def _totals(side: _Side) -> dict[str, float]:
     """Return times per iteration in µs.
 
-    ``host`` counts operators and API calls, ``host waiting`` the synchronising calls. The iteration is the median, the
+    ``host`` counts operators and API calls, ``host waiting`` those that block. The iteration is the median, the
     others are means. Busy and idle times come from `step_table`; they add up to the mean iteration.
     """
     part, count, iteration_us = side
-    calls = part.trace.calls
+    calls, blocks = part.trace.calls, blocking_calls(part.trace)
     operators = take_rows(part.trace.ranges, part.trace.ranges.kind == events.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
     steps = step_table(part).rows
@@ -271,5 +272,5 @@ def _totals(side: _Side) -> dict[str, float]:
         "device busy": sum(step["time_us"] for step in steps) / count - idle_us,
         "device idle": idle_us,
         "host": union_us(*host) / count,
-        "host waiting": float(calls.time_us[calls.kind == events.SYNC_CALL].sum()) / count,
+        "host waiting": float(calls.time_us[blocks].sum()) / count,
     }

@@ -19,18 +19,18 @@ import pandas as pd
 from surrogate.features.errors import InputError, read_toml
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
-from surrogate.report.tables import format_number
+from surrogate.report.tables import format_number, shortened
 from surrogate.trace import events, idle, profiling
 from surrogate.trace.events.parts import layer_type
 from surrogate.trace.events.phases import outermost_calls, start_up_calls
 from surrogate.trace.events.tables import Ints, linked
 from surrogate.trace.graph import Graph, Timeline, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES, shared_graph
-from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, SYNC, WORK, Mask
+from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, LAUNCH, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
 from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady, step_times_us
-from surrogate.trace.result import Row, deduplicated, short_names
+from surrogate.trace.result import MAX_NAME_LENGTH, Row, deduplicated, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY_ERROR
@@ -48,7 +48,7 @@ _TORCH = re.compile(r"^(?:aten::|c10|torch|nn\.Module)|\bat::native|torch::autog
 """Matches names of operators, modules and kernels of PyTorch."""
 _FILES = re.compile(r"^(?:p?read|p?write|f?open|fread|fwrite|fgets|getline|mmap|f?sync|l?seek|io_)")
 """Matches calls of the operating system that read and write files."""
-_FILE_RANGE = re.compile(r"(?i)\b(?:io|i/o|files?|disk|read(?:ing)?|load(?:ing)?|sav(?:e|ing)|checkpoint)\b")
+FILE_RANGE = re.compile(r"(?i)(?<![a-z])(?:io|i/o|files?|disk|(?:read|load(?!.*balanc)|writ|sav)(?:e|ing)?)(?![a-z])")
 """Matches the names of users' ranges around files."""
 _CODE = (idle.RANGE, idle.SYSTEM, idle.COLLECTION, idle.PYTHON, idle.UNKNOWN)
 """Causes of idle time in the program's own code."""
@@ -145,6 +145,7 @@ class FinderInput:
         self.steps = max(len(self.graph.iterations), 1)
         self.pieces = idle.idle_pieces(profile)
         self.call_kind = call_kinds(self.graph, self.trace)
+        self.outer = outermost_calls(self.trace)
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -155,7 +156,7 @@ class FinderInput:
     def on_files(self) -> Mask:
         """The pieces in which the host reads or writes files, by the open call of the system or the user's range."""
         pieces, in_files = self.pieces, self.trace.name_matches(self.trace.frames, _FILES.match)
-        by_range = (pieces["cause"] == idle.RANGE) & pieces["name"].str.contains(_FILE_RANGE)
+        by_range = (pieces["cause"] == idle.RANGE) & pieces["name"].str.contains(FILE_RANGE)
         by_call = linked(in_files, pieces["system_call"].to_numpy(), False)
         return self.has_cause(*_CODE) & (by_range.to_numpy(bool) | by_call)
 
@@ -174,7 +175,7 @@ class FinderInput:
         labels = self.pieces["name"][pieces] if names is None else names[pieces]
         sums_ms = self.pieces["time_us"][pieces].groupby(labels).sum() / self.steps / 1e3
         longest = sums_ms[sums_ms >= MIN_GAIN * sums_ms.sum()].nlargest(3)
-        return ", ".join(f"{name} {format_number(time_ms)} ms" for name, time_ms in longest.items())
+        return ", ".join(f"{_short(name)} {format_number(time_ms)} ms" for name, time_ms in longest.items())
 
     def has_cause(self, *causes: int) -> Mask:
         """Return the pieces with one of the causes."""
@@ -185,14 +186,15 @@ class FinderInput:
         return self.has_cause(idle.LAUNCHED) & self.pieces["following"].isin(activities).to_numpy()
 
     def in_calls(self, rows: Ints) -> Mask:
-        """Return the pieces during the calls, and the later pieces of gaps that begin while one of the calls blocks.
+        """Return the pieces during the calls, and later pieces of gaps that begin while one of the calls blocks.
 
-        The time of the data loader, of system calls and of garbage collection is theirs.
+        Another call that blocks, the data loader, and the program's own code have their own time.
         """
-        outer = np.append(outermost_calls(self.trace), -1)
-        calls = self.pieces[["call", "blocked"]].to_numpy()
-        is_other = self.has_cause(idle.SYSTEM, idle.COLLECTION) | self.in_loader | self.on_files
-        return np.any(np.isin(outer[calls], outer[rows]) & (calls >= 0), axis=1) & ~is_other
+        call, blocked = self.pieces[["call", "blocked"]].to_numpy().T
+        during, after = (np.isin(linked(self.outer, each), self.outer[rows]) for each in (call, blocked))
+        is_memory = linked(self.trace.calls.kind, call) == events.MEMORY_CALL
+        is_other = is_memory | self.has_cause(idle.START_UP, idle.BLOCKED, idle.LOADER, *_CODE)
+        return (during | (after & ~is_other)) & ~self.in_loader & ~self.on_files
 
     def during(self, pieces: Mask) -> Mask:
         """Return the host's tasks that run during the pieces."""
@@ -241,7 +243,7 @@ class FinderInput:
                 times = pd.Series(graph.duration_us[part]).groupby(graph.name[part]).sum()
                 times = times.groupby(labels[times.index]).sum().nlargest(3)
                 longest = [str(name) for name, time_us in times.items() if time_us and name != OUTSIDE_RANGES]
-                names = ", ".join(longest if place == "on the host" else short_names(longest).values())
+                names = ", ".join(map(_short, longest) if place == "on the host" else short_names(longest).values())
                 count = int((part & (graph.iteration >= 0)).sum()) / self.steps
                 time = f"{format_number(self.time_us(part) / 1e3)} ms {place} (×{format_number(count)})"
                 texts.append(f"{time}{names and f': {names}'}")
@@ -257,6 +259,10 @@ class FinderInput:
 
 
 Finder = Callable[[FinderInput], Draft | None]
+
+
+def _short(name: object) -> str:
+    return shortened(str(name), MAX_NAME_LENGTH)
 
 
 def advice(source: TraceSource) -> list[Finding]:
@@ -390,8 +396,11 @@ def _simulated(case: FinderInput, find: Finder) -> Finding | None:
     if gain_us < min_us:
         return None
     if not ends_us:
-        saved_us = case.graph.duration_us - after.graph.duration_us
-        half = replace(case.graph, duration_us=case.graph.duration_us - MIN_SAVED_SHARE * saved_us)
+        half = case.graph
+        for name in ("duration_us", "lag_us"):
+            before_us, after_us = getattr(half, name), getattr(after.graph, name)
+            if len(before_us) == len(after_us):
+                half = replace(half, **{name: before_us - MIN_SAVED_SHARE * (before_us - after_us)})
         ends_us, limit_us = (simulate(half).per_iteration_us,), cause_us - MIN_SAVED_SHARE * idle_us
     gains_us = [min(step_us - end_us, limit_us) for end_us in ends_us]
     waiting = "device idles" if len(case.trace.activities) else "main thread spends"
@@ -464,8 +473,13 @@ def _on_matrix_units(graph: Graph) -> Mask:
 
 def start_up(case: FinderInput) -> Draft | None:
     """Find first calls that start up the runtime or load modules, while the device is idle."""
-    row = np.where((case.graph.kind == CALL) & (case.graph.iteration >= 0), case.graph.row, -1)
-    return Draft(linked(start_up_calls(case.trace), row, False), idle=case.has_cause(idle.START_UP))
+    graph = case.graph
+    row = np.where((graph.kind == CALL) & (graph.iteration >= 0), graph.row, -1)
+    tasks = linked(start_up_calls(case.trace)[case.outer], row, False)
+    # A kernel waits from the start of its launch, so it waits for the start-up inside.
+    is_launch = (graph.edge_kind == LAUNCH) & tasks[graph.src]
+    lag_us = np.maximum(graph.lag_us - is_launch * graph.duration_us[graph.src], np.minimum(graph.lag_us, 0.0))
+    return Draft(tasks, replace(scale(graph, tasks, 0.0), lag_us=lag_us), idle=case.has_cause(idle.START_UP))
 
 
 def small_kernels(case: FinderInput) -> Draft | None:

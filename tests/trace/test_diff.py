@@ -53,6 +53,17 @@ def test_changes_sum_to_the_change_of_device_time(pair, by):
     assert sorted(found.rows, key=lambda row: -abs(row["change_us"])) == list(found.rows)
 
 
+def test_blocking_copies_count_as_waits_of_the_host(make_trace, read):
+    """The call of the copy lasts until the copy's end in each of two steps."""
+    trace = make_trace(steps=2)
+    calls = [record for record in trace["traceEvents"] if record["name"] == "cudaMemcpyAsync"]
+    for record in calls:
+        record |= {"name": "cudaMemcpy", "dur": 80}
+    part = read(trace)
+    totals = {row["total"]: row["before_us"] for row in trace_diff(part, part).totals}
+    assert len(calls) == 2 and totals["host waiting"] == summary(profile(part))["wait_ms"] * 1e3 / 2 == 80
+
+
 def test_operator_diff_equals_hand_computed_rows(pair):
     found = rows_of(trace_diff(pair[0], pair[1], "operator"), "before_us", "after_us", "ratio", "calls_after", "match")
     assert found["ConvolutionBackward0"] == (200, 50, 0.25, 1, "name, shape")

@@ -357,6 +357,31 @@ def test_time_of_a_system_call_after_a_synchronise_is_not_the_synchronise_s(read
     check_supported(findings[0])
 
 
+def test_start_up_inside_a_launch_is_found(read):
+    """The first launch of two steps of 210 ms takes 379 ms, because it loads a library."""
+    names = ("cudaLaunchKernel", "cuLibraryLoadData", "cudaLaunchKernel", "cudaLaunchKernel")
+    times = ((50, 379 * MS), (100, 378 * MS), (400.05 * MS, 8), (400.2 * MS, 8))
+    recorded = [call(name, *time, number) for number, (name, time) in enumerate(zip(names, times, strict=True))]
+    recorded += [device("gemm", start, 1.9 * MS, n) for n, start in ((0, 379.1 * MS), (2, 401 * MS), (3, 403 * MS))]
+    recorded += [
+        event("user_annotation", f"ProfilerStep#{n}", start * MS, length * MS)
+        for n, (start, length) in enumerate(((0, 400), (400, 20)))
+    ]
+    findings, _ = finders.find_all(profile(read({"schemaVersion": 1, "traceEvents": recorded})))
+    assert findings[0].title == finders.TEXTS["start_up"]["title"]
+    assert findings[0].gain_us == pytest.approx(379 * MS / 2, rel=1e-3)
+    check_supported(findings[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_file"),
+    [(name, True) for name in ("IO 7", "i/o", "save_checkpoint", "Read file", "load batch", "writing")]
+    + [(name, False) for name in ("activation checkpoint", "readout head", "IoU loss", "load balancing", "radio")],
+)
+def test_ranges_around_files_are_recognised_by_name(name, is_file):
+    assert bool(finders.FILE_RANGE.search(name)) == is_file
+
+
 def test_changes_name_pytorch_only_for_its_programs(real):
     """Every change that names PyTorch has a variant without it, with CUDA's or HIP's names."""
     case = finders.FinderInput(profile(real("nsys_power_iteration.sqlite")))
