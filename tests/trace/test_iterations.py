@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events
-from surrogate.trace.events.parts import Iteration, find_layers, iteration_of, iterations, period, steady_run, trim
+from surrogate.trace.events.parts import Iteration, find_layers, iteration_of, iterations, steady_run, trim
 from surrogate.trace.events.phases import captured_calls, start_up_calls
+from surrogate.trace.events.repetition import periods
+from surrogate.trace.tables import summary
 from tests.known import cases
 from tests.trace.events import call, device, event
 
@@ -51,7 +53,7 @@ def test_trace_without_repetition_is_one_iteration(make_trace, read):
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2))
 def test_period_finds_a_repeated_block_after_a_prologue(block, times, prologue):
-    assert period(np.array([*range(100, 100 + prologue), *block * times])) == (prologue, len(block))
+    assert periods(np.array([*range(100, 100 + prologue), *block * times]))[0] == (prologue, len(block))
 
 
 def test_activities_belong_to_the_iteration_of_their_launch(make_trace, read):
@@ -172,3 +174,36 @@ def test_captures_and_start_up_are_found(calls, kernels, captured, start_up, rea
     assert ("stream capture" in str(found.notes)) == bool(captured) and ("warm-up" in str(found.notes)) == bool(
         start_up
     )
+
+
+@cases(__file__)
+def test_loops_without_ranges_are_found_by_calls(calls, length, earlier, starts, read):
+    """A step has calls (name, start, time, activity's name, start and time), in µs, and is recorded four times.
+
+    ``earlier`` are kernels that were launched before the recording, and ``starts`` the right starts of iterations. Each
+    takes ``length``, the last one too, though the recording ends earlier.
+    """
+    recorded = [device("k", start, time, 999) for start, time in earlier]
+    for number, (name, start, time, work, at, busy) in enumerate([each for _ in range(4) for each in calls]):
+        begin = 10_000 + number // len(calls) * length
+        recorded.append(call(name, begin + start, time, number))
+        category = "gpu_memcpy" if work.startswith("Memcpy") else "kernel"
+        recorded += [device(work, begin + at, busy, number, category=category)] * bool(work)
+    found = read({"traceEvents": recorded})
+    facts, every = summary(found), iterations(found)
+    assert [part.start_ns / 1e3 + found.origin_ns / 1e3 - 10_000 for part in every] == starts
+    assert [part.time_us for part in every] == [length] * len(starts)
+    assert (facts["iterations"], facts["step_ms"] * 1e3) == (len(starts), pytest.approx(length, abs=0.01))
+    idle_us = length - sum(busy for *_, busy in calls)
+    assert facts["idle_ms"] * 1e3 == pytest.approx(idle_us * len(starts), abs=0.01)
+
+
+def test_a_loop_that_covers_little_is_no_iteration(read):
+    """Runs of 2, 5, 3 and 4 launches of one kernel, each followed by a pause of another length."""
+    starts = [0, 10, 500, 510, 520, 530, 540, 1700, 1710, 1720, 3600, 3610, 3620, 3630]
+    recorded = [
+        event
+        for i, at in enumerate(starts)
+        for event in (call("cudaLaunchKernel", at, 5, i), device("k", at + 6, 3, i))
+    ]
+    assert [part.by for part in iterations(read({"traceEvents": recorded}))] == ["whole"]

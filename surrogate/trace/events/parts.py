@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -17,18 +18,11 @@ from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.events import tables
 from surrogate.trace.events.phases import Mask, launched_before
+from surrogate.trace.events.repetition import repetitions
 from surrogate.trace.events.tables import Activities, Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
 
-_MIN_MATCH = 0.9
-"""Minimum share of elements that equal the element one period later."""
-_MAX_PREFIX = 0.3
-"""Maximum share of a sequence before its first period."""
 _MIN_SHARE = 0.5
-"""Minimum share of a trace's time that repeated iterations cover."""
-_MAX_DEPTH = 4
-"""Number of nesting levels, from the outermost, in which repetitions are searched."""
-_MAX_PERIODS = 400
-"""Maximum number of periods that are tried."""
+"""Minimum share of a trace's time, or of the device's work, that counted repetitions cover."""
 _NUMBER = re.compile(r"\d+")
 OUTLIER = 3.0
 """An iteration is not steady if it takes more than this multiple of the median."""
@@ -75,13 +69,11 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """
     if trace.chosen:
         return trace.chosen
-    every = _all_iterations(trace)
-    complete = [part for part, is_complete in zip(every, _complete(trace, every), strict=True) if is_complete]
-    return tuple(complete) or every
+    return _complete(trace, _all_iterations(trace))
 
 
-def _complete(trace: Trace, every: tuple[Iteration, ...]) -> Mask:
-    """Return a mask of the iterations that hold work, and whose launches have their activities in the file."""
+def _complete(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
+    """Return the iterations that hold work, and whose launches have their activities in the file; else all."""
     calls = trace.calls
     _, of_call, of_activity = iteration_of(every, trace)
 
@@ -96,9 +88,11 @@ def _complete(trace: Trace, every: tuple[Iteration, ...]) -> Mask:
         has_work = count(iteration_at(every, trace.ranges.start_ns[trace.ranges.kind != events.STEP])) > 0
     first_ns, last_ns = trace.complete_ns
     lost = launches & ((calls.start_ns < first_ns) | (calls.start_ns >= last_ns))
-    return has_work & (count(of_call[lost]) == 0)
+    counts = has_work & (count(of_call[lost]) == 0)
+    return tuple(part for part, is_counted in zip(every, counts, strict=True) if is_counted) or every
 
 
+@lru_cache(maxsize=1)
 def _all_iterations(trace: Trace) -> tuple[Iteration, ...]:
     """Return the iterations, with those that hold no work or lack activities."""
     ranges = trace.ranges
@@ -112,10 +106,19 @@ def _all_iterations(trace: Trace) -> tuple[Iteration, ...]:
     optimizer = np.flatnonzero(trace.name_matches(ranges, lambda name: name.startswith("Optimizer.step")))
     if len(optimizer) > 1:
         return _between([first, *ranges.end_ns[optimizer].tolist()], "optimizer")
-    starts = _repeats(trace)
-    if len(starts) > 1:
-        return _between([*starts, last + 1], "repetition")
+    for bounds in repetitions(trace):
+        every = _between(bounds, "repetition")
+        # A loop that covers a small part of the time and of the work is a loop inside an iteration.
+        if max(_shares(trace, steady_run(_complete(trace, every))[0])) >= _MIN_SHARE:
+            return every
     return (Iteration(0, "whole trace", first, last + 1, "whole"),)
+
+
+def _shares(trace: Trace, part: Sequence[Iteration]) -> tuple[float, float]:
+    """Return the shares of a trace's time and of its device's work that are in some iterations."""
+    is_inside = iteration_of(tuple(part), trace)[2] >= 0
+    work_us = trace.activities.time_us
+    return sum(each.time_us for each in part) / trace.span_us, work_us[is_inside].sum() / max(work_us.sum(), 1e-3)
 
 
 def _between(bounds: list[int], by: str) -> tuple[Iteration, ...]:
@@ -144,76 +147,6 @@ def iteration_at(chosen: tuple[Iteration, ...], time_ns: Ints) -> Ints:
     nearest = np.searchsorted(starts[order], time_ns, "right") - 1
     position = order[np.maximum(nearest, 0)]
     return np.where((nearest >= 0) & (time_ns < ends[position]), position, -1)
-
-
-def period(sequence: Ints) -> tuple[int, int]:
-    """Return (start, period) of the repetition that covers most of ``sequence``; the period is 0 without a repetition.
-
-    A period p is valid under three conditions. At least 90 % of the elements from its start equal the element p
-    positions later. It fits at least twice. At most 30 % of the sequence precede it. The best agreement wins, then the
-    shortest period. A model of equal blocks also agrees block by block, but not at its first and last layers.
-    """
-    best = (0.0, 0, 0)
-    for candidate, start in _candidates(sequence):
-        tail = sequence[start:]
-        if 2 * candidate > len(tail) or start > _MAX_PREFIX * len(sequence):
-            continue
-        agreement = float(np.mean(tail[candidate:] == tail[:-candidate]))
-        if agreement >= _MIN_MATCH and agreement > best[0] + 1e-9:
-            best = (agreement, start, candidate)
-    return best[1], best[2]
-
-
-def _candidates(sequence: Ints) -> list[tuple[int, int]]:
-    """Return (distance of two neighbouring uses of a name, its first use), rare names and short distances first."""
-    order = np.argsort(sequence, kind="stable")
-    _, firsts, counts = np.unique(sequence[order], return_index=True, return_counts=True)
-    candidates: dict[tuple[int, int], None] = {}
-    for name in np.argsort(counts, kind="stable").tolist():
-        if counts[name] < 2:
-            continue
-        uses = order[firsts[name] : firsts[name] + counts[name]]
-        for distance in np.unique(np.diff(uses)).tolist():
-            candidates[distance, int(uses[0])] = None
-        if len(candidates) > _MAX_PERIODS:
-            break
-    return sorted(candidates)[:_MAX_PERIODS]
-
-
-def _repeats(trace: Trace) -> list[int]:
-    """Return the starts of repetitions: of outermost ranges, else of inner annotations; of kernels without ranges."""
-    ranges = trace.ranges
-    if not len(ranges):
-        return _repeated_kernels(trace)
-    busiest = np.bincount(ranges.thread - ranges.thread.min()).argmax() + ranges.thread.min()
-    on_thread = ranges.thread == busiest
-    by_user = on_thread & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
-    # Names that differ only in numbers, such as "Step 10 to 20", count as one.
-    numbers: dict[str, int] = {}
-    labels = np.array([numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0])
-    for depth in range(_MAX_DEPTH):
-        rows = np.flatnonzero((on_thread if depth == 0 else by_user) & (ranges.depth == depth))
-        start, length = period(labels[ranges.name[rows]]) if len(rows) else (0, 0)
-        starts = ranges.start_ns[rows[start::length]] if length else rows[:0]
-        # A loop that covers a small part of the time is a loop inside an iteration.
-        if len(starts) > 1 and ranges.end_ns[rows[-1]] - starts[0] >= _MIN_SHARE * trace.span_us * 1e3:
-            return starts.tolist()
-    return []
-
-
-def _repeated_kernels(trace: Trace) -> list[int]:
-    activities = trace.activities
-    kernels = np.flatnonzero(activities.kind == events.KERNEL)
-    if not len(kernels):
-        return []
-    kernels = kernels[activities.stream[kernels] == np.bincount(activities.stream[kernels]).argmax()]
-    start, length = period(activities.name[kernels])
-    if not length:
-        return []
-    firsts = kernels[start::length]
-    calls = activities.call[firsts]
-    launch_ns = trace.calls.start_ns[calls] if len(trace.calls) else 0
-    return np.sort(np.where(calls >= 0, launch_ns, activities.start_ns[firsts])).tolist()
 
 
 def trim(

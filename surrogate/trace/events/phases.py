@@ -61,6 +61,14 @@ def launches_of(trace: Trace) -> tuple[Ints, Mask]:
     return launches, ~np.isin(launches, linked(outer, np.unique(trace.activities.call)))
 
 
+def call_labels(trace: Trace) -> Ints:
+    """Return a number for every call: of the name of its first activity, or of its own name."""
+    calls, activities = trace.calls, trace.activities
+    name = np.full(len(calls) + 1, -1)
+    name[linked(outermost_calls(trace), activities.call)[::-1]] = activities.name[::-1]
+    return np.where(name[:-1] >= 0, name[:-1], calls.name + len(trace.names))
+
+
 def start_up_calls(trace: Trace) -> Mask:
     """Return a mask of the outermost calls that start up the runtime or load modules while the device is idle.
 
@@ -69,10 +77,7 @@ def start_up_calls(trace: Trace) -> Mask:
     calls, activities = trace.calls, trace.activities
     if not len(calls):
         return np.zeros(0, np.bool_)
-    kernel = np.full(len(calls) + 1, -1)
-    kernel[activities.call[::-1]] = activities.name[::-1]
-    labels = np.where(kernel[:-1] >= 0, kernel[:-1], calls.name + len(trace.names))
-    is_first = np.isin(np.arange(len(calls)), np.unique(labels, return_index=True)[1])
+    is_first = np.isin(np.arange(len(calls)), np.unique(call_labels(trace), return_index=True)[1])
     again = calls.time_us[np.isin(calls.kind, _LAUNCHES) & ~is_first]
     long = calls.time_us > max(_START_UP_US, _LONG * np.median(again) if len(again) else 0.0)
     loads = trace.name_matches(calls, _LOADS.search) & (calls.time_us > _LOAD_US)

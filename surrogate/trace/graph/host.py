@@ -171,7 +171,9 @@ def _pieces_of_thread(
     starts, ends = trace.calls.start_ns[rows], trace.calls.end_ns[rows]
     busy = merged(*_intervals(trace, thread))
     if len(busy[0]):
-        cuts = cuts[(cuts >= busy[0][0]) & (cuts <= busy[1][-1])]
+        # The last of repeated steps lasts as long after its last event as the others.
+        repeated_ns = [part.end_ns for part in layers.iterations if part.by == "repetition"]
+        cuts = cuts[(cuts >= busy[0][0]) & (cuts <= max(busy[1][-1], *repeated_ns, 0))]
     # Between two neighbouring bounds the thread does one thing. Time inside a call is the call's own piece.
     bounds = np.unique(np.concatenate([starts, ends, _layer_bounds(trace, layers, thread), *busy, cuts]))
     low = bounds[:-1]
