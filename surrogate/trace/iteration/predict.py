@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.gpu import Gpu, gpus
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.network.predict import Predictors, load_predictors
@@ -45,6 +45,7 @@ KERNEL_TAIL_US = 5.0
 """The time in µs that is added to every kernel. Source: Lin et al. (HiPC 2022)."""
 QUEUE = 1024
 """The number of launches that CUDA queues on a stream before the next call waits."""
+_TEXTS = read_toml(__file__)
 
 
 @dataclass(slots=True)
@@ -333,11 +334,7 @@ class IterationTimes(TableResult):
     def table(self) -> Table:
         """Return the iterations as a titled table, with a note for every operator that was kept as measured."""
         target = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
-        kept = [
-            f"kept as measured: {entry.operator}, {entry.count} activities, {entry.time_us:.1f} µs in the trace;"
-            f" missing: {entry.lacks}"
-            for entry in self.unknown
-        ]
+        kept = [_TEXTS["kept"].format_map(asdict(entry)) for entry in self.unknown]
         title = f"Iterations on {target}, {self.times} times"
         return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *kept))
 
@@ -479,10 +476,7 @@ def _target(trace: Trace, times: str | None, gpu: str | None, batch: int | None)
     if times == "measured" and is_changed:
         raise InputError("measured times hold for the trace's own GPU and batch only; use the surrogate's")
     if is_rescaled and trace_batch is None:
-        raise InputError(
-            f"{trace.source}: no convolution or linear operator has a shape, so the batch size is not known;"
-            " record shapes, or leave --batch out"
-        )
+        raise InputError(_TEXTS["no_batch"].format(source=trace.source))
     return _Target(trace_gpu, target_gpu, trace_batch, target_batch, is_changed, times)
 
 
@@ -531,17 +525,12 @@ def _notes(replay: "IterationReplay") -> tuple[str, ...]:
     if work.unattached:
         notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
     if not replay.comparable:
-        notes.append(
-            "host times come from a model of the traced host's overheads, and the time to load data grows with the"
-            " batch; `seer trace whatif` uses the recorded host times, so its results can differ"
-        )
+        notes.append(_TEXTS["host"])
     if replay.times.parts:
-        notes.append("activities that could not be predicted change like kernels of the same name, or like copies")
-    collective_rows = np.flatnonzero(kernel_times.collectives(trace))
-    if not replay.last_arrival_us and any(
-        replay.times.source[row] != kernel_times.MEASURED for row in collective_rows.tolist()
-    ):
-        notes.append("predicted collectives contain no wait for other ranks; give the traces of all ranks together")
+        notes.append(_TEXTS["unpredicted"])
+    sources = {replay.times.source[row] for row in np.flatnonzero(collectives(trace)).tolist()}
+    if not replay.last_arrival_us and sources - {kernel_times.MEASURED}:
+        notes.append(_TEXTS["collectives"])
     return tuple(notes)
 
 
@@ -638,21 +627,20 @@ class IterationReplay:
 
     def operators(self, chosen: Sequence[int]) -> tuple[OperatorRow, ...]:
         """Return means over the iterations in ``chosen``, sorted by device time, then host time, longest first."""
-        # Per operator: calls, launches, host time, measured and predicted device time.
-        sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
-        sources: dict[str, dict[str, None]] = defaultdict(dict)
         measured, predicted = self.trace.activities.time_us, self.times.time_us
         # With device times of 0 only the host's T1 to T5 remain.
         idle = clocks_for(self.trace, self.overheads_of[0], np.zeros_like(predicted))
+        sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
+        sources: dict[str, set[str]] = defaultdict(set)
         for step in self._steps(chosen):
             rows = step.activities
-            host = idle.host_step_us(step, self.overheads_of[step.iteration])
-            sums[step.name] += [1, len(step.launches), host, measured[rows].sum(), predicted[rows].sum()]
-            sources[step.name].update(dict.fromkeys(self.times.source[row] for row in rows))
-        table = []
-        for name, values in sums.items():
-            calls, launches, host, before, after = (values / len(chosen)).tolist()
-            table.append(OperatorRow(name, calls, launches, host, before, after, ", ".join(sorted(sources[name]))))
+            host_us = idle.host_step_us(step, self.overheads_of[step.iteration])
+            sums[step.name] += [1, len(step.launches), host_us, measured[rows].sum(), predicted[rows].sum()]
+            sources[step.name].update(self.times.source[row] for row in rows)
+        table = [
+            OperatorRow(name, *(values / len(chosen)).tolist(), ", ".join(sorted(sources[name])))
+            for name, values in sums.items()
+        ]
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
 
 
