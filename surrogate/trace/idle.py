@@ -29,7 +29,7 @@ from surrogate.trace.events.tables import (
     open_rows,
     take_rows,
 )
-from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies
+from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies, frees
 from surrogate.trace.graph.host import main_thread
 from surrogate.trace.graph.tasks import Mask
 from surrogate.trace.profiling import Profile, TraceSource, steady
@@ -95,8 +95,7 @@ def blocking_calls(trace: Trace) -> Mask:
     busy = merged(trace.activities.start_ns, trace.activities.end_ns)
     during = _interval_at(calls.start_ns, *busy)
     waits = (during >= 0) & (linked(busy[1], during) <= calls.end_ns)
-    frees = trace.name_matches(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
-    blocks = (calls.kind == events.SYNC_CALL) | ((calls.kind == events.MEMORY_CALL) & frees & waits)
+    blocks = (calls.kind == events.SYNC_CALL) | (frees(trace) & waits)
     blocks[list(blocking_copies(trace))] = True
     rows = np.flatnonzero(blocks)
     outer = outermost_calls(replace(trace, calls=take_rows(calls, rows)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.features.gpu import Gpu, registry
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.kernels import kernel_family
@@ -17,7 +17,8 @@ from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.graph.tasks import device_lag_us
 
-NO_DEVICE = "holds no work of a device; record it with ProfilerActivity.CUDA among torch.profiler's activities"
+_TEXTS = read_toml(__file__)
+NO_DEVICE: str = _TEXTS["no_device"]
 PREPARING = {"offsets", "layout", "fft_filter", "winograd_filter", "xmma_setup"}
 """Families of kernels that prepare an operator's work and do no part of it."""
 
@@ -132,12 +133,9 @@ def invalid_reason(trace: Trace) -> str:
     kernels = trace.activities.kind == events.KERNEL
     lost = int((kernels & (trace.activities.call < 0)).sum())
     if trace.ends_early:
-        return f"{trace.source}: {trace.notes[0]}, so a replay would be wrong; record the trace again"
+        return _TEXTS["cut"].format(source=trace.source, note=trace.notes[0])
     if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).any():
-        return (
-            f"{trace.source}: {lost:,} of {kernels.sum():,} kernels follow no launch (correlation ids are missing), so"
-            " they would not wait for the host in a replay; record the trace again"
-        )
+        return _TEXTS["unlinked"].format(source=trace.source, lost=lost, kernels=kernels.sum())
     return ""
 
 
@@ -164,10 +162,7 @@ def renamed_note(profile: Profile) -> str:
     traced_gpu = gpu_of(profile.trace, profile.device)
     if traced_gpu is None or profile.gpu is None or traced_gpu == profile.gpu:
         return ""
-    return (
-        f"{profile.trace.source}: was recorded on {traced_gpu.name}; peaks and bandwidths come from {profile.gpu.name},"
-        f" all times from the trace; to predict times there, use seer trace whatif FILE gpu={profile.gpu.name}"
-    )
+    return _TEXTS["renamed"].format(source=profile.trace.source, traced=traced_gpu.name, gpu=profile.gpu.name)
 
 
 def main_device(trace: Trace, device_of: Ints) -> int:

@@ -154,9 +154,14 @@ def _may_wait(trace: Trace) -> Mask:
     is_launch = calls.kind == events.LAUNCH
     typical_us = float(np.median(calls.time_us[is_launch])) if is_launch.any() else 5.0
     long_launch = is_launch & (calls.time_us > max(_QUEUE_US, _LONG_LAUNCH * typical_us))
-    frees = trace.name_matches(calls, lambda name: "free" in name.lower() and "async" not in name.lower())
-    implicit = (calls.kind == events.MEMORY_CALL) & frees & (calls.time_us > _IMPLICIT_US)
+    implicit = frees(trace) & (calls.time_us > _IMPLICIT_US)
     return (calls.kind == events.SYNC_CALL) | long_launch | implicit | copies_without_activity(trace)
+
+
+def frees(trace: Trace) -> Mask:
+    """Return a mask of the calls that free memory after the device has ended its work."""
+    frees = trace.name_matches(trace.calls, lambda name: "free" in name.lower() and "async" not in name.lower())
+    return frees & (trace.calls.kind == events.MEMORY_CALL)
 
 
 def copies_without_activity(trace: Trace) -> Mask:
