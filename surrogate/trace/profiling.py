@@ -12,7 +12,7 @@ from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
-from surrogate.trace.events.parts import Layers, find_layers, iterations, steady_run, trim
+from surrogate.trace.events.parts import Layers, find_layers, iterations, steady_run, trim, without_work
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.graph.tasks import device_lag_us
@@ -119,13 +119,19 @@ def steady(given: Profile) -> Profile:
     A profile is returned unchanged if all iterations are steady or the user chose the iterations.
     """
     part, note = counted(given.trace)
-    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=note) if note else given
+    if part is given.trace:
+        return replace(given, left_out=note) if note != given.left_out and not part.chosen else given
+    return replace(profile(part, given.gpu.name if given.gpu else None), left_out=note)
 
 
 def counted(trace: Trace) -> tuple[Trace, str]:
-    """Return the trace of the iterations of `steady_run`, and the note on those left out ("" for none)."""
-    kept, note = ((), "") if trace.chosen else steady_run(iterations(trace))
-    return (trim(trace, iterations_kept=[part.index for part in kept]), note) if note else (trace, "")
+    """Return the trace of the iterations of `steady_run`, and a note on those left out or without work, else ""."""
+    if trace.chosen:
+        return trace, ""
+    kept, note = steady_run(iterations(trace))
+    empty = without_work(trace, tuple(kept))
+    notes = filter(None, [note, empty and events.text("no_work", count=len(empty), numbers=", ".join(map(str, empty)))])
+    return trim(trace, iterations_kept=[part.index for part in kept]) if note else trace, "; ".join(notes)
 
 
 def invalid_reason(trace: Trace) -> str:
@@ -183,7 +189,7 @@ def step_times_us(profile: Profile) -> Floats:
     layers, activities = profile.layers, profile.trace.activities
     is_counted = layers.iteration_of_activity >= 0
     time_us, behind_us = activities.time_us * is_counted, layers.device_behind_us(activities)
-    count = len(np.unique(layers.iteration_of_activity[is_counted]))
+    count = len(behind_us)
     if len(behind_us) > 1 and device_lag_us(layers.iterations, behind_us):
         ends_ns = [part.end_ns + 1e3 * lag_us for part, lag_us in zip(layers.iterations, behind_us, strict=True)]
         inside_ns = np.minimum(activities.end_ns, ends_ns[-1]) - np.maximum(activities.start_ns, ends_ns[0])

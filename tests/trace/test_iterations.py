@@ -207,3 +207,13 @@ def test_a_loop_that_covers_little_is_no_iteration(read):
         for event in (call("cudaLaunchKernel", at, 5, i), device("k", at + 6, 3, i))
     ]
     assert [part.by for part in iterations(read({"traceEvents": recorded}))] == ["whole"]
+
+
+def test_an_empty_step_between_others_counts(read):
+    """Five steps of 1 ms, of which step 2 launches nothing; the others run 0.6 ms. So 2.6 ms are idle."""
+    recorded = [event("user_annotation", f"ProfilerStep#{i}", 1000 * i, 1000) for i in range(5)]
+    for i in (0, 1, 3, 4):
+        recorded += [call("cudaLaunchKernel", 1000 * i + 10, 5, i), device("k", 1000 * i + 20, 600, i)]
+    facts = summary(read({"traceEvents": recorded}))
+    assert (facts["iterations"], facts["step_ms"], facts["idle_ms"]) == (5, 1.0, pytest.approx(2.6))
+    assert facts["notes"].startswith("without work, but counted: iteration 2")

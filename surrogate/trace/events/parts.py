@@ -52,7 +52,8 @@ def steady_run(every: Sequence[Iteration]) -> tuple[Sequence[Iteration], str]:
 def iterations(trace: Trace) -> tuple[Iteration, ...]:
     """Return the iterations of a trace in time order.
 
-    Iterations that hold no work, and those at the end of the recording whose kernels are not in the file, do not count.
+    Iterations without work before or after all others, and those at the end of the recording whose kernels are not in
+    the file, do not count.
     The evidence is, in this order: ProfilerStep ranges; the ends of ``Optimizer.step``; the period of the outermost
     ranges, or of the kernels; else the whole trace is one iteration. With ``Optimizer.step``, the first iteration
     begins with the trace, and events after the last step belong to no iteration.
@@ -73,7 +74,21 @@ def iterations(trace: Trace) -> tuple[Iteration, ...]:
 
 
 def _complete(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
-    """Return the iterations that hold work, and whose launches have their activities in the file; else all."""
+    """Return the iterations from the first to the last one with work, if their launches have their activities."""
+    has_work, is_lost = _contents(trace, every)
+    first, last = np.flatnonzero(has_work)[[0, -1]] if has_work.any() else (0, -1)
+    return (
+        tuple(part for part, lost in zip(every[first : last + 1], is_lost[first:], strict=False) if not lost) or every
+    )
+
+
+def without_work(trace: Trace, every: tuple[Iteration, ...]) -> list[int]:
+    """Return the indices of the iterations that hold no work."""
+    return [part.index for part, has_work in zip(every, _contents(trace, every)[0], strict=True) if not has_work]
+
+
+def _contents(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Mask, Mask]:
+    """Return a mask of the iterations that hold work, and one of those with launches without their activities."""
     calls = trace.calls
     _, of_call, of_activity = iteration_of(every, trace)
 
@@ -88,8 +103,7 @@ def _complete(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Iteration, ..
         has_work = count(iteration_at(every, trace.ranges.start_ns[trace.ranges.kind != events.STEP])) > 0
     first_ns, last_ns = trace.complete_ns
     lost = launches & ((calls.start_ns < first_ns) | (calls.start_ns >= last_ns))
-    counts = has_work & (count(of_call[lost]) == 0)
-    return tuple(part for part, is_counted in zip(every, counts, strict=True) if is_counted) or every
+    return has_work, count(of_call[lost]) > 0
 
 
 @lru_cache(maxsize=1)
