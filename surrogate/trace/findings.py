@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError, read_toml
+from surrogate.features.errors import read_toml
 from surrogate.features.kernels import uses_tensor_cores
 from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.report.tables import format_number, shortened
@@ -133,7 +133,10 @@ class Draft:
 
 
 class FinderInput:
-    """The input of every finder: a profile, its graph, the replay of the graph, and the pieces of idle time."""
+    """The input of every finder: a profile, its graph, the replay of the graph, and the pieces of idle time.
+
+    ``outer`` is the outermost call around each call. ``api`` is the prefix of calls: cuda, or hip on ROCm.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile = steady(profile)
@@ -146,6 +149,9 @@ class FinderInput:
         self.pieces = idle.idle_pieces(profile)
         self.call_kind = call_kinds(self.graph, self.trace)
         self.outer = outermost_calls(self.trace)
+        is_hip = self.trace.name_matches(self.trace.calls, lambda name: name.startswith("hip"))
+        self.api = "hip" if is_hip.any() else "cuda"
+        self.uses_torch = any(map(_TORCH.search, self.trace.names))
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -203,16 +209,6 @@ class FinderInput:
         first = np.searchsorted(end_us[pieces], self.graph.measured_us + 1e-3, "right")
         starts_us = np.append(start_us[pieces], np.inf)
         return tasks & (starts_us[first] < self.graph.measured_us + self.graph.duration_us - 1e-3)
-
-    @cached_property
-    def api(self) -> str:
-        """The prefix of the runtime's calls: cuda, or hip on ROCm."""
-        return "hip" if self.trace.name_matches(self.trace.calls, lambda name: name.startswith("hip")).any() else "cuda"
-
-    @cached_property
-    def uses_torch(self) -> bool:
-        """Whether names in the trace show PyTorch."""
-        return any(map(_TORCH.search, self.trace.names))
 
     def change(self, texts: Mapping[str, str], draft: Draft) -> str:
         """Return the change to the program. A program without PyTorch gets a change of CUDA or HIP if there is one."""
@@ -297,11 +293,10 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
     trace = profile.trace
     if why := invalid_reason(trace):
         return [], why
-    has_device = len(trace.activities) > 0
-    if not has_device and not len(trace.ranges):
+    if not len(trace.activities) and not len(trace.ranges):
         return [], f"{trace.source}: {NO_DEVICE}"
     has_shapes = bool((trace.ranges.shapes >= 0).any())
-    present = {"device": has_device, "shapes": has_shapes, "gpu": profile.gpu is not None}
+    present = {"device": len(trace.activities) > 0, "shapes": has_shapes, "gpu": profile.gpu is not None}
     missing = {find: [need for need in TEXTS[find.__name__]["needs"] if not present[need]] for find in FINDERS}
     unchecked = deduplicated(
         (f"“{TEXTS[find.__name__]['title'].format(arithmetic='fp32 or TF32')}”", TEXTS["lacks"][needs[0]])
@@ -383,11 +378,10 @@ def _simulated(case: FinderInput, find: Finder) -> Finding | None:
         return None
     ends_us, limit_us, basis = (), cause_us, TEXTS["half_to_all"]
     if name := texts.get("what_if"):
-        try:
-            (answer,) = evaluate(case.graph, [what_if(name)], case.setting)
-        except InputError:
+        answers = evaluate(case.graph, [what_if(name)], case.setting, refusals={})
+        if not answers:
             return None
-        after = answer.predicted
+        answer, after = answers[0], answers[0].predicted
         if answer.low_us is not None and answer.high_us is not None:
             ends_us, basis = (answer.low_us, answer.high_us), f"what-if {name}: {answer.evidence}"
     else:
@@ -568,8 +562,8 @@ def device_awaited(case: FinderInput) -> Draft | None:
     around = trace.calls.range[graph.row[tasks]]
     around = np.where(linked(trace.ranges.kind, around) == events.STEP, -1, around).tolist()
     names = {layer_type(trace.name_of(trace.ranges, row)) if row >= 0 else "code outside operators" for row in around}
-    fields = {"names": ", ".join(sorted(names)[:4])}
-    return Draft(tasks, _unawaited(graph, tasks), idle=case.in_calls(graph.row[tasks]), fields=fields)
+    pieces, fields = case.in_calls(graph.row[tasks]), {"names": ", ".join(sorted(names)[:4])}
+    return Draft(tasks, _unawaited(graph, tasks), idle=pieces, fields=fields)
 
 
 def unpinned_copies(case: FinderInput) -> Draft | None:

@@ -4,6 +4,7 @@ All text from the trace is escaped.
 """
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pandas as pd
@@ -107,17 +108,13 @@ def _step_chart(steps: ResultTable) -> Markup:
     lanes = {}
     for row in rows:
         times = [row[name] for name in STEP_PARTS]
-        bars = zip(np.cumsum([0.0, *times]).tolist(), times, range(len(times)), STEP_PARTS.values(), strict=False)
-        lanes[f"{row['iteration']}, {row['time_us'] / 1e3:.3f} ms"] = [
-            (start, time, fill, f"{100 * time / row['time_us']:.0f} %", label)
-            for start, time, fill, label in bars
-            if time
-        ]
+        shares = [f"{100 * time / row['time_us']:.0f} %" for time in times]
+        bars = zip(np.cumsum([0.0, *times[:-1]]).tolist(), times, count(), shares, STEP_PARTS.values(), strict=False)
+        lanes[f"{row['iteration']}, {row['time_us'] / 1e3:.3f} ms"] = [bar for bar in bars if bar[1]]
     first = f"The first {len(rows)} of {len(steps)} iterations. " if len(steps) > len(rows) else ""
     caption = f"{first}The device's time in each iteration; {'; '.join(steps.notes)}."
-    return lanes_chart(
-        "steps", caption, lanes, dict(enumerate(STEP_PARTS.values())), max(row["time_us"] for row in rows)
-    )
+    legend, longest_us = dict(enumerate(STEP_PARTS.values())), max(row["time_us"] for row in rows)
+    return lanes_chart("steps", caption, lanes, legend, longest_us)
 
 
 def _layer_chart(profile: Profile) -> Markup:

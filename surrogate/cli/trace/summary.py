@@ -71,8 +71,13 @@ def command(
     (profiled,) = profiles
     out.write_page(profiled)
     if by != "model":
-        by_layer = {"layer": tables.layer_table, "type": tables.type_table}
-        table = {**by_layer, "label": label_table, "copy": tables.copy_table}[by](profiled).top(out.top)
+        kinds = {
+            "layer": tables.layer_table,
+            "type": tables.type_table,
+            "label": label_table,
+            "copy": tables.copy_table,
+        }
+        table = kinds[by](profiled).top(out.top)
         shared.show(table.rows, out.form, table=shared.display_table(table))
         return
     _show_summary(profiled, batch, out)
