@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from surrogate.trace import events
-from surrogate.trace.events.tables import Columns, Ints, keep_rows
+from surrogate.trace.events.tables import NEVER, Columns, Ints, keep_rows
 
 MAX_SKEW_NS = 1_000_000
 """The clocks of host and device differ by less, in ns. An activity that begins earlier before its launch is damaged."""
@@ -99,17 +99,28 @@ def drop_early(activities: Columns, calls: Keys) -> int:
     return keep_rows(activities, ~early)
 
 
-def clip_overlaps(activities: Columns, calls: Keys) -> list[str]:
-    """End kernels at the start of the next kernel of their stream, and return a note; for traces of ROCm.
+def clip_overlong(activities: Columns, calls: Keys, waits_ns: tuple[Ints, Ints], is_rocm: bool) -> list[str]:
+    """End kernels at the start of their stream's next kernel, or when a wait for them returned, and return a note.
 
-    A stream runs one kernel at a time, except the branches of a graph. ROCm's profiler records some ends too late.
+    A stream runs one kernel at a time, except the branches of a graph. ROCm's profiler records some ends too late. A
+    kernel of CUDA may end after the next one starts (programmatic launch), but not after the next one's end.
+    ``waits_ns`` are the starts and ends of calls that wait for all earlier work.
     """
-    in_graph = (activities["graph_node"] > 0) | (np.append(calls.kind, -1)[activities["call"]] == events.GRAPH_LAUNCH)
-    kernels = np.flatnonzero((activities["kind"] == events.KERNEL) & ~in_graph)
-    order = kernels[np.lexsort([activities[name][kernels] for name in ("start_ns", "stream", "device")])]
+    call, kernels = activities["call"], activities["kind"] == events.KERNEL
+    in_graph = (activities["graph_node"] > 0) | (np.append(calls.kind, -1)[call] == events.GRAPH_LAUNCH)
+    rows = np.flatnonzero(kernels & ~in_graph)
+    start_ns, end_ns = activities["start_ns"], activities["end_ns"]
+    order = rows[np.lexsort([activities[name][rows] for name in ("start_ns", "stream", "device", "process")])]
     before, after = order[:-1], order[1:]
-    same = [activities[name][before] == activities[name][after] for name in ("stream", "device")]
-    over_ns = activities["end_ns"][before] - activities["start_ns"][after]
-    clipped = same[0] & same[1] & (over_ns > SKEW_NS)
-    activities["end_ns"][before[clipped]] = activities["start_ns"][after[clipped]]
-    return [events.text("clipped", count=clipped.sum(), ms=over_ns[clipped].sum() / 1e6)] if clipped.any() else []
+    same = [activities[name][before] == activities[name][after] for name in ("stream", "device", "process")]
+    outlasts = np.logical_and.reduce(same) & (is_rocm | (end_ns[before] > end_ns[after]))
+    limit_ns = np.full(len(call), NEVER)
+    limit_ns[before[outlasts]] = start_ns[after[outlasts]]
+    launched_ns = np.append(calls.start_ns, NEVER)[call]
+    returned_ns = np.append(waits_ns[1], NEVER)[np.searchsorted(waits_ns[0], launched_ns)]
+    is_late = kernels & (start_ns < returned_ns) & (end_ns > returned_ns + MAX_SKEW_NS)
+    limit_ns = np.minimum(np.where(end_ns > limit_ns + SKEW_NS, limit_ns, NEVER), np.where(is_late, returned_ns, NEVER))
+    over_ns = np.maximum(end_ns - limit_ns, 0)
+    activities["end_ns"] = end_ns - over_ns
+    count = int((over_ns > 0).sum())
+    return [events.text("clipped", count=count, ms=over_ns.sum() / 1e6)] if count else []

@@ -347,9 +347,18 @@ def _join_launches(raw: RawTrace, parts: dict[str, Columns]) -> list[str]:
     if count := launches.drop_early(parts["activities"], calls):
         notes.append(events.text("early", count=count))
     used = {raw.names.distinct[i] for i in np.unique(parts["calls"]["name"]).tolist()}
-    if any(map(_ROCM.match, [*used, *(gpu.name for gpu in raw.devices)])):
-        notes += launches.clip_overlaps(parts["activities"], calls)
-    return notes
+    is_rocm = any(map(_ROCM.match, [*used, *(gpu.name for gpu in raw.devices)]))
+    return notes + launches.clip_overlong(parts["activities"], calls, _waits(parts, calls, raw.names.distinct), is_rocm)
+
+
+def _waits(parts: Mapping[str, Columns], keys: Keys, names: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return the starts and ends of the calls that wait for all earlier work, if one process uses one device."""
+    calls, activities = parts["calls"], parts["activities"]
+    devices, streams = (len(np.unique(activities[name])) for name in ("device", "stream"))
+    waits_for = "device|ctx|stream" if streams == 1 else "device|ctx"
+    waits = _lookup(names, calls["name"], lambda name: bool(re.search(f"({waits_for})synchronize", name.lower())))
+    rows = np.flatnonzero((waits == 1) & (devices == 1 == len(np.unique(keys.process))))
+    return calls["start_ns"][rows], calls["end_ns"][rows]
 
 
 def _ranges(columns: Columns, tolerance: int) -> tuple[Ranges, Nesting]:
