@@ -132,7 +132,7 @@ def answer(table: pd.DataFrame) -> str:
     active = []
     for row in table[table["setting"] == PREDICTED].itertuples():
         work, device = percent(row.work_geomean_pct), percent(row.device_geomean_pct)
-        waits = f", {device} with waits for other ranks" if row.work_geomean_pct != row.device_geomean_pct else ""
+        waits = f", {device} with waits for other ranks" if work != device else ""
         active.append(f"{row.trace} {work}{waits} ({percent(row.coverage_pct)} of it predicted)")
     laws = [
         f"{row.setting} {percent(row.error_median_pct)} in the median and {percent(row.error_max_pct)} at most"

@@ -276,9 +276,10 @@ def transfers() -> pd.DataFrame:
     """
     rows = []
     eager = measured().query("runtime == 'eager'").groupby([*PROGRAM, "training", "gpu"])["measured_ms"].min()
-    for (*program, training), times_ms in eager.groupby([*PROGRAM, "training"]):
+    for (*program, training), times_ms in eager.reset_index().groupby([*PROGRAM, "training"]):
         network, runs = read(*program), {}
-        for name, time_ms in times_ms.droplevel([*PROGRAM, "training"]).items() if network else ():
+        for name, time_ms in zip(times_ms["gpu"], times_ms["measured_ms"], strict=True) if network else ():
+            assert network is not None
             problems = [with_default_math(layer.problem, gpu(name)) for layer in network.layers]
             answers = kernel_times.answers_of(predictors_of(name), set(problems))
             operators = [kernel_times.OperatorOnGpu.of(gpu(name), [problem], answers) for problem in problems]
@@ -300,7 +301,7 @@ def judge_transfers() -> None:
     table = transfers()
     outside = table["error"].where(table["error"] > table["half_width"], 0.0)
     inside = 100.0 * (outside <= np.log(table["kind"].map(kernel_times.BOARD_FACTOR)))
-    print(np.exp(outside[table["training"]].groupby(table["kind"]).quantile(0.9)).rename("fitted factor").round(2))
+    print(outside[table["training"]].groupby(table["kind"]).quantile(0.9).map(np.exp).rename("fitted factor").round(2))
     holdout = table.assign(inside_pct=inside, without_factor_pct=100.0 * (outside == 0))[~table["training"]]
     for groups in map(holdout.groupby, (["kind", "stacked"], ["training"])):
         print(groups[["inside_pct", "without_factor_pct"]].mean().round(1).assign(transfers=groups.size()))

@@ -638,7 +638,7 @@ class IterationReplay:
             sums[step.name] += [1, len(step.launches), host_us, measured[rows].sum(), predicted[rows].sum()]
             sources[step.name].update(self.times.source[row] for row in rows)
         table = [
-            OperatorRow(name, *(values / len(chosen)).tolist(), ", ".join(sorted(sources[name])))
+            OperatorRow(name, *(values / len(chosen)).tolist(), source=", ".join(sorted(sources[name])))
             for name, values in sums.items()
         ]
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))

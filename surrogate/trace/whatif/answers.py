@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import combinations
@@ -356,7 +356,7 @@ def device_us(timeline: Timeline) -> float:
     return float(graph.duration_us[graph.on_streams].sum()) / max(len(graph.iterations), 1)
 
 
-def layer_changes(before: Timeline, after: Timeline) -> list[dict[str, object]]:
+def layer_changes(before: Timeline, after: Timeline) -> list[dict[Hashable, Any]]:
     """Return the device time per layer type and iteration before and after, for changed types, largest change first."""
     times = pd.DataFrame({"before_us": _by_type(before), "after_us": _by_type(after)}).fillna(0.0)
     change = (times["after_us"] - times["before_us"]).abs()
