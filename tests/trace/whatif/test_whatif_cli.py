@@ -54,6 +54,7 @@ def test_refused_what_if_is_a_row_with_its_reason(seer, file):
         assert all(row["predicted_us"] for row in single) and "exclude each other" in both["refused"]
     code, out, _ = seer("whatif", file, *names)
     assert code == 0 and "faster-network: refused" in out and "Mean of 2 iterations" in out
+    assert "→" in out and "– → –" not in out
     assert "faster-kernels=4, faster-host: the speedup is an assumption" in out
     err = seer("whatif", file, "amp", "--own-gpu", "t4").err
     assert "recorded on v100" in err and "whatif FILE gpu=t4" in err
