@@ -17,12 +17,12 @@ from typing import TypeGuard, TypeVar, cast
 
 import numpy as np
 
-from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
 from surrogate.features.kernels import LOOKUP_KERNELS
 from surrogate.network import aten_call
 from surrogate.network.aten_call import LOOKUP_BACKWARD, Call, Shape, Tensor, UnsupportedError, operator_name
 from surrogate.network.dispatch import flops_and_bytes, has_rule, problems
+from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_at
 from surrogate.trace.events.tables import Trace, enclosing, linked
 
@@ -38,9 +38,7 @@ _NODE_OPERATORS: Mapping[str, str] = aten_call.DISPATCH["autograd_nodes"]
 the node has this shape.
 """
 _WITH_BATCH = {*aten_call.DISPATCH["batch_first"]["ops"]}
-_SERVER_NAMES = re.compile(
-    r"\b(?:vllm|sglang|sgl_kernel|sglang_profiler)::|RadixAttention|batch_prefill|paged_attention"
-)
+_SERVER_NAMES = re.compile(r"\b(?:vllm|sgl\w*)::|RadixAttention|batch_prefill|paged_attention")
 """Matches names in traces of servers. The rows of a server's layers are the tokens of many requests."""
 _LOOK_AHEAD = 12
 _LOOKUP_NAMES = {*LOOKUP_BACKWARD, *LOOKUP_BACKWARD.values()}
@@ -314,10 +312,7 @@ def parameters_by_iteration(trace: Trace, iterations: Sequence[Iteration]) -> li
         if position >= 0 and shape and is_shape(shape) and prod(shape):
             parameters[position].append(Parameter(prod(shape), int(trace.ranges.start_ns[row])))
     if not any(parameters):
-        raise InputError(
-            "the trace has no parameters (ranges of torch::autograd::AccumulateGrad with shapes);"
-            " record a training step with shapes"
-        )
+        raise events.refusal("no_parameters")
     return parameters
 
 

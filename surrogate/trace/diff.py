@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import check_choice, read_toml
 from surrogate.features.kernels import kernel_family
 from surrogate.report.tables import format_number
 from surrogate.trace import events
@@ -28,24 +28,16 @@ from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
-_BY_SHAPE = {"name, shape": "name shape", "shape": "stem shape count nth", "order": "stem count nth", "name": "stem"}
-_TYPE = {"name": "name", "alike": "stem"}
-_LABEL = {"name": "name"}
-_KERNEL = {"name": "name", "operator": "stem", "family": "family"}
-LEVELS = {"layer": _BY_SHAPE, "type": _TYPE, "label": _LABEL, "operator": _BY_SHAPE, "kernel": _KERNEL}
-"""Kind of rows → the stages that match them: the name of a stage, and the columns that must agree."""
+LEVELS, _IDENTIFYING = read_toml(__file__).values()
+"""Kind of rows → the stages that match them, with the columns that must agree; and the stages that identify a program.
+
+Other stages match in any two programs, because every program has convolutions and additions.
+"""
 MIN_MATCHED_PCT = 5.0
 """The minimum share of device time, in percent, in matched rows; below it, the programs are not the same."""
-_IDENTIFYING = {"operator": ("name, shape", "shape", "order"), "kernel": ("name",)}
-"""The levels and stages that identify a program. Other stages match in any two programs, because every program has
-convolutions and additions.
-"""
 _OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
 _LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
 """The parts in which names of the same operator differ between vendors' GPUs and between versions of PyTorch."""
-
-_Side = tuple[Profile, int, float]
-"""The profile of the counted iterations of a trace, their number, and their median time in µs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +105,28 @@ def trace_diff(
     answers = [_compared(sides, level) for level in ((by,) if by else ("operator", "type", "kernel"))]
     best = max(answers, key=lambda answer: round(min(answer.matched_pct), -1))
     if min(best.matched_pct) < MIN_MATCHED_PCT:
-        raise InputError(
-            f"{before.source} and {after.source}: {best.notes[0]}; give two traces of one program, or another level"
-        )
+        raise events.refusal("too_few_match", before=before.source, after=after.source, matched=best.notes[0])
     identified_pct = [[answer.stages[stage] for stage in _IDENTIFYING.get(answer.by, ())] for answer in answers]
     if not by and max(max(map(sum, zip(*stages, strict=True)), default=0.0) for stages in identified_pct) < 50:
-        different = "these seem to be different programs: less than half of either matches by name and shape"
-        return replace(best, notes=(different, *best.notes))
+        return replace(best, notes=(events.text("different"), *best.notes))
     return best
 
 
-def _side(trace: Trace, requested: Sequence[int]) -> _Side:
-    """Return the profile of the counted iterations, their number, and their median time in µs."""
-    kept, text = steady_run(find_iterations(trace))
-    indices = tuple(requested) or [iteration.index for iteration in kept]
-    part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if requested else text)
+def _side(trace: Trace, requested: Sequence[int]) -> Profile:
+    """Return the profile of the counted iterations."""
+    kept, note = steady_run(find_iterations(trace))
+    indices = requested or [iteration.index for iteration in kept]
+    part = replace(profile(trim(trace, iterations_kept=indices)), left_out="" if requested else note)
     if not len(part.trace.activities):
-        raise InputError(
-            f"{trace.source}: diff compares GPU kernels, but the trace or the chosen part {NO_DEVICE};"
-            " seer trace summary shows the host's time by layer type"
-        )
-    times_us = [iteration.time_us for iteration in part.layers.iterations]
-    return part, len(times_us), float(np.median(times_us))
+        raise events.refusal("no_device", source=trace.source, reason=NO_DEVICE)
+    return part
 
 
-def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
+def _compared(sides: Sequence[Profile], by: str) -> TraceDiff:
     """Compare both sides at one level, stage by stage. The next stage gets the rows that did not match."""
     check_choice("level", by, tuple(LEVELS))
     # Each stage makes a row for every key of both sides; the last stage, "", has the keys of one side only.
-    left = [_items(part, count, by) for part, count, _ in sides]
+    left = [_items(part, by) for part in sides]
     parts = []
     for match, columns in {**LEVELS[by], "": "name shape"}.items():
         sums = [_summed(items, columns.split()) for items in left]
@@ -149,17 +134,15 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
         parts.append(both.assign(match=match))
         left = [items[~items["key"].isin(both.index)].copy() for items in left]
     table = pd.concat(parts)
-    # Missing times and calls of one side are 0.
     matched = table[table["match"] != ""]
-    us = ["us_before", "us_after"]
-    calls = ["calls_before", "calls_after"]
+    us, calls = ["us_before", "us_after"], ["calls_before", "calls_after"]
     names = {by: "name", "shape": "shape"} if "shape" in LEVELS[by] else {by: "name"}
     rows: list[Row] = [
         {name: _both(row[f"{column}_before"], row[f"{column}_after"]) for name, column in names.items()}
         | _change(*(row[name] for name in us))
         | {name: row[name] for name in calls}
         | {"match": row["match"] or ("only A" if row["calls_before"] else "only B")}
-        for row in table.fillna(dict.fromkeys([*us, *calls], 0.0)).to_dict("records")
+        for row in table.fillna(dict.fromkeys([*us, *calls], 0.0)).to_dict("records")  # 0 for a side without the row
     ]
     rows.sort(key=lambda row: (-abs(row["change_us"]), -row["before_us"]))
     # Shape (stages, 2): the shares of both sides' times that each stage matches.
@@ -167,14 +150,14 @@ def _compared(sides: Sequence[_Side], by: str) -> TraceDiff:
     shares = {match: tuple(stages.loc[match].fillna(0.0).tolist()) for match in stages.index}
     matched_pct = tuple(map(sum, zip(*shares.values(), strict=True)))
     each = ["by {} {:.3g} and {:.3g} %".format(match, *both) for match, both in shares.items() if max(both) >= 0.5]
-    notes = ["{:.3g} % of A's device time and {:.3g} % of B's are matched by {}".format(*matched_pct, by)]
+    notes = [events.text("matched", *matched_pct, by)]
     notes[0] += f" ({'; '.join(each)})" if each else ""
     called = matched[calls].sum().tolist()
     if max(called) > 1.5 * min(called):
-        notes.append("matched rows are called {} times per iteration in A, {} in B".format(*map(format_number, called)))
+        notes.append(events.text("calls_differ", *map(format_number, called)))
     before, after = map(_totals, sides)
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
-    notes += [f"{part.trace.source}: {part.left_out}" for part, _, _ in sides if part.left_out]
+    notes += [f"{part.trace.source}: {part.left_out}" for part in sides if part.left_out]
     return TraceDiff(by, matched_pct, shares, totals, tuple(rows), tuple(notes))
 
 
@@ -206,27 +189,26 @@ def _summed(items: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return items.groupby("key", sort=False).agg({"name": several, "shape": several, "us": "sum", "calls": "sum"})
 
 
-def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
+def _items(part: Profile, by: str) -> pd.DataFrame:
     """Return device time in µs and calls per iteration by name and shape, in the order of first use."""
-    trace = part.trace
-    layers = part.layers
-    ranges = part.trace.ranges
+    trace, layers, ranges = part.trace, part.layers, part.trace.ranges
     names = np.array(trace.names, dtype=object)
-    kernel = names[part.trace.activities.name]
+    kernel = names[trace.activities.name]
     is_operator = (ranges.kind == events.OPERATOR) & trace.name_matches(ranges, _OPERATOR.match)
-    around = linked(enclosing(ranges, is_operator, outermost=True), part.trace.activities.range)
+    around = linked(enclosing(ranges, is_operator, outermost=True), trace.activities.range)
     operator = np.where(around >= 0, linked(names[ranges.name], around, ""), kernel)
     shapes = {row: _shapes(trace, row) for row in np.unique(around).tolist()}
     stem = [_LIBRARY.sub("", name) if row >= 0 else _family(name) for name, row in zip(operator, around, strict=True)]
-    table = pd.DataFrame(
-        {"name": operator, "stem": stem, "shape": list(map(shapes.get, around.tolist())), "family": ""}
-    )
+    shape = list(map(shapes.get, around.tolist()))
+    table = pd.DataFrame({"name": operator, "stem": stem, "shape": shape, "family": ""})
     if by == "kernel":
         stem = np.where(around >= 0, table["stem"], kernel)
         table = table.assign(name=kernel, stem=stem, shape="", family=list(map(_family, kernel)))
         around = np.arange(len(kernel))
     elif by == "label":
         found = find_labels(trace)
+        if not len(found):
+            raise events.refusal("no_labels", source=trace.source)
         around = found.of_activity
         name = np.array(found.names, dtype=object)[found.name[around]]
         table = table.assign(name=name, stem=name, shape="")
@@ -238,8 +220,9 @@ def _items(part: Profile, count: int, by: str) -> pd.DataFrame:
         table["shape"] = table.groupby("name")["shape"].transform("first") if by == "layer" else ""
     # Launches outside layers are listed by operator or kernel; each is one call.
     table["calls"] = np.where(around >= 0, around, -1 - np.arange(len(around)))
-    groups = table.assign(us=part.trace.activities.time_us).groupby(["name", "shape"], sort=False)
+    groups = table.assign(us=trace.activities.time_us).groupby(["name", "shape"], sort=False)
     items = groups.agg({"stem": "first", "family": "first", "us": "sum", "calls": "nunique"}).reset_index()
+    count = len(layers.iterations)
     return items.assign(us=items["us"] / count, calls=items["calls"] / count)
 
 
@@ -254,22 +237,22 @@ def _family(kernel: str) -> str:
     return kernel_family(kernel) or re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 
-def _totals(side: _Side) -> dict[str, float]:
+def _totals(part: Profile) -> dict[str, float]:
     """Return times per iteration in µs.
 
     ``host`` counts operators and API calls, ``host waiting`` those that block. The iteration is the median, the
     others are means. Busy and idle times come from `step_table`; they add up to the mean iteration.
     """
-    part, count, iteration_us = side
     calls, blocks = part.trace.calls, blocking_calls(part.trace)
+    times_us = [iteration.time_us for iteration in part.layers.iterations]
+    count = len(times_us)
     operators = take_rows(part.trace.ranges, part.trace.ranges.kind == events.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
-    steps = step_table(part).rows
-    idle_us = sum(map(idle_of_step, steps)) / count
+    idle_us = sum(map(idle_of_step, step_table(part))) / count
     return {
-        "iteration": iteration_us,
+        "iteration": float(np.median(times_us)),
         "device": part.total_us / count,
-        "device busy": sum(step["time_us"] for step in steps) / count - idle_us,
+        "device busy": sum(times_us) / count - idle_us,
         "device idle": idle_us,
         "host": union_us(*host) / count,
         "host waiting": float(calls.time_us[blocks].sum()) / count,

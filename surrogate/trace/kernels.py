@@ -121,12 +121,9 @@ def _work(profile: Profile, members: Ints, waves: float | None) -> Row:
     rows = members[np.isfinite(profile.flops[members])]
     if not len(rows):
         return dict.fromkeys(_WORK)
-    flops, moved, time_us = (
-        column[rows] for column in (profile.flops, profile.dram_bytes, profile.trace.activities.time_us)
-    )
-    gflop = float(flops.sum()) / 1e9
-    dram_mb = float(moved.sum()) / 1e6
-    total_us = float(time_us.sum())
+    columns = profile.flops, profile.dram_bytes, profile.trace.activities.time_us
+    flops, moved, time_us = (column[rows] for column in columns)
+    gflop, dram_mb, total_us = float(flops.sum()) / 1e9, float(moved.sum()) / 1e6, float(time_us.sum())
     rates = {"tflops": gflop / total_us * 1e3, "dram_gbs": dram_mb / total_us * 1e3} if total_us else {}
     peaks = None if profile.gpu is None else _peaks(profile, profile.gpu, rows)
     bounds = _bounds(flops, moved, time_us, peaks=peaks, gpu=profile.gpu, waves=waves)
@@ -141,9 +138,6 @@ def counter_columns(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu:
     """
     rows = counters.iloc[members].assign(time_us=time_us[members])
     rows["moved"] = rows["read_bytes"] + rows["write_bytes"]
-    by_time = rows.dropna(subset="occupancy_pct")
-    busy_us = by_time["time_us"].sum()
-    weighted_us = (by_time["occupancy_pct"] * by_time["time_us"]).sum()
     work = rows.dropna(subset=["flops", "moved"])
     flops, moved, work_us = (work[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
     peaks = None
@@ -156,20 +150,25 @@ def counter_columns(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu:
         "measured_gflop": _total(rows["flops"], 1e9),
         "read_mb": _total(rows["read_bytes"], 1e6),
         "write_mb": _total(rows["write_bytes"], 1e6),
-        "measured_occupancy_pct": float(weighted_us / busy_us) if busy_us else None,
+        "measured_occupancy_pct": next(iter(_means(rows, "occupancy_pct")), None),
         **{f"measured_{name}": bounds[name] for name in _BOUNDS},
     }
 
 
 def _bounds_by_utilisation(counted: pd.DataFrame) -> Row:
     """Return shares of the peaks and the bound from the units' utilisation (mean weighted by time); {} without it."""
-    used = counted.dropna(subset=["units_pct", "dram_pct"])
-    busy_us = used["time_us"].sum()
-    if not busy_us:
+    if not (means := _means(counted, "units_pct", "dram_pct")):
         return {}
-    units, dram = ((used[name] * used["time_us"]).sum() / busy_us for name in ("units_pct", "dram_pct"))
-    limit = LATENCY_BOUND if max(units, dram) < 100 * WELL_USED else COMPUTE_BOUND if units >= dram else MEMORY_BOUND
-    return {"compute_pct": float(units), "memory_pct": float(dram), "bound": limit}
+    units, dram = means
+    limit = LATENCY_BOUND if max(means) < 100 * WELL_USED else COMPUTE_BOUND if units >= dram else MEMORY_BOUND
+    return {"compute_pct": units, "memory_pct": dram, "bound": limit}
+
+
+def _means(counted: pd.DataFrame, *columns: str) -> list[float]:
+    """Return the means of columns weighted by time, over the rows that have them all; [] without such rows."""
+    used = counted.dropna(subset=list(columns))
+    busy_us = used["time_us"].sum()
+    return [float((used[name] * used["time_us"]).sum() / busy_us) for name in columns] if busy_us else []
 
 
 def _total(column: pd.Series, unit: float) -> float | None:
@@ -194,9 +193,7 @@ def _peaks(profile: Profile, gpu: Gpu, members: Ints) -> Floats:
     """Return the peak of each member in TFLOP/s, by its dtype and the compute units that its name shows."""
     names = [profile.trace.names[name] for name in profile.trace.activities.name[members].tolist()]
     dtypes = [profile.dtype[member] for member in members.tolist()]
-    return np.array(
-        [peak_tflops(gpu, dtype, uses_tensor_cores(name)) for dtype, name in zip(dtypes, names, strict=True)]
-    )
+    return np.array([peak_tflops(gpu, *pair) for pair in zip(dtypes, map(uses_tensor_cores, names), strict=True)])
 
 
 def _unit(profile: Profile, member: int) -> str:
@@ -212,20 +209,18 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
     notes = whole_graphs(profile.trace)
     if total_us := float(time.sum()):
         covered = float(time[np.isfinite(profile.flops[kernels])].sum()) / total_us
-        notes.append(f"work is known for {covered:.0%} of the kernel time; bytes are the minimum traffic")
+        notes.append(events.text("known_work", share=covered))
     if any((row["compute_pct"] or 0) > 100 for row in rows):
-        notes.append("FLOPs are a direct convolution's; Winograd and FFT need fewer, so their rates can pass the peak")
+        notes.append(events.text("direct"))
     if any((row["compute_pct"] or 0) > 110 and ("tf32" in row["unit"] or "tensor" in row["unit"]) for row in rows):
-        notes.append("rates exceed the peak of the matrix units: check the shapes, or name the GPU with --gpu")
+        notes.append(events.text("above_peak"))
     if profile.counters is not None:
         joined = profile.counters["row"].to_numpy()[kernels] >= 0
-        notes.append(
-            f"counters of {profile.counters['launches'].max():,.0f} launches joined to {joined.sum():,} of"
-            f" {len(kernels):,} kernels, {float(time[joined].sum()) / (total_us or 1):.0%} of their time"
-        )
+        counts = {"launches": profile.counters["launches"].max(), "joined": joined.sum(), "kernels": len(kernels)}
+        notes.append(events.text("counted", **counts, share=float(time[joined].sum()) / (total_us or 1)))
         notes += profile.counters.attrs["notes"]
     if profile.gpu is None:
-        notes.append("the device is not in the registry, so there are no peaks; name it with --gpu")
+        notes.append(events.text("no_peaks"))
     return tuple(notes)
 
 
@@ -334,7 +329,7 @@ def summary_table(
     A summary holds only times. Files of ``counters`` add counted work to its kernels, and a ``gpu`` adds the bound.
     """
     rows = [dict(record) for record in records]
-    notes = ["a summary holds neither launches nor work; add counted work with --counters"]
+    notes = [events.text("summary_only")]
     if counters:
         calls = [row["calls"] * (row["type"] == GPU_ACTIVITIES and row["kernel"][:1] != "[") for row in rows]
         of_row = np.repeat(np.arange(len(rows)), calls)
@@ -343,9 +338,8 @@ def summary_table(
         time_us = np.array([rows[i]["avg_us"] for i in of_row.tolist()])
         for i, row in enumerate(rows):
             row |= counter_columns(counted, time_us, np.flatnonzero(of_row == i), gpu)
-        joined = (counted["row"] >= 0).sum()
-        notes = [f"counters of {counted['launches'].max():,.0f} launches joined to {joined:,} of {len(names):,}"]
-        notes += counted.attrs["notes"]
+        counts = {"launches": counted["launches"].max(), "joined": (counted["row"] >= 0).sum(), "kernels": len(names)}
+        notes = [events.text("counted_summary", **counts), *counted.attrs["notes"]]
     return ResultTable(title, tuple(rows), tuple(notes))
 
 
@@ -360,10 +354,7 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
     row = np.full(size, -1, np.int64)
     row[places] = joined_rows(names, grids, counted)
     if not (row >= 0).any():
-        raise InputError(
-            f"{paths[0]}: none of its {len(counted):,} kernels has the name and grid of a kernel in the trace;"
-            " count the same program"
-        )
+        raise events.refusal("no_join", path=paths[0], count=len(counted))
     flops, width = _flops(counted)
     columns = {f"{name}_bytes": _bytes(counted, name) for name in ("read", "write")}
     columns["occupancy_pct"] = _column(counted, "achieved_occupancy_pct")
@@ -371,7 +362,7 @@ def _joined(names: Sequence[str], grids: Ints, paths: Sequence[str | Path], plac
     table = pd.DataFrame({"flops": flops, "width": width, **columns, "launches": len(counted)})
     table["units_pct"] = counted.reindex(columns=_TABLE["units"]).max(axis=1)
     if table.drop(columns=["width", "launches"]).isna().all(axis=None):
-        raise InputError(f"{paths[0]} has times, but no counters; `seer import nvprof --how` shows how to count")
+        raise events.refusal("no_counters", path=paths[0])
     table = table.reindex(row).reset_index(names="row")
     table.attrs["notes"] = counted.attrs["notes"]
     return table

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surrogate.trace import profiling
-from surrogate.trace.events.parts import label_rows, layer_type
+from surrogate.trace.events.parts import label_rows, layer_type, numbered
 from surrogate.trace.events.tables import Ints, Trace, enclosing, grouped, linked, merged, open_rows
 from surrogate.trace.graph.host import main_thread
 from surrogate.trace.idle import idle_pieces
@@ -57,8 +57,7 @@ def find_labels(trace: Trace) -> Labels:
     ranges, calls, activities = trace.ranges, trace.calls, trace.activities
     rows = label_rows(trace)
     texts = [layer_type(trace.name_of(ranges, row)) for row in rows.tolist()]
-    names = [*dict.fromkeys(texts), OUTSIDE_LABELS]
-    index = {name: i for i, name in enumerate(names)}
+    names, name = numbered(texts, OUTSIDE_LABELS)
     instance = np.full(len(ranges), -1)
     instance[rows] = np.arange(len(rows))
     around = linked(instance, enclosing(ranges, instance >= 0))
@@ -68,7 +67,6 @@ def find_labels(trace: Trace) -> Labels:
     main = np.full(len(lost), main_thread(trace))
     open_range = open_rows(ranges, calls.start_ns[activities.call[lost]], main, instance >= 0)
     of_activity[lost] = linked(instance, open_range)
-    name = np.array([index[text] for text in (*texts, OUTSIDE_LABELS)], np.int64)
     return Labels(tuple(names), rows, name, linked(around, ranges.parent[rows]), of_activity)
 
 

@@ -175,10 +175,8 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     first_outer, first_operator, first_call = np.cumsum(counts)[:3].tolist()
     first_layer = first_outer + len(labels)
     of_layer = zip(layers.row.tolist(), layers.from_frame.tolist(), strict=True)
-    threads = [
-        *outer.thread.tolist(),
-        *((trace.frames if is_frame else ranges).thread[row] for row, is_frame in of_layer),
-    ]
+    layer_threads = [(trace.frames if is_frame else ranges).thread[row] for row, is_frame in of_layer]
+    threads = [*outer.thread.tolist(), *layer_threads]
     of_outer = _parents_of_outer(layers, outer, np.array(threads, np.int64), ranges.kind)
     span_of_range = np.full(len(ranges), -1, np.int64)
     span_of_range[labels] = np.where(of_outer[: len(labels)] >= 0, first_outer + np.arange(len(labels)), -1)
@@ -187,11 +185,9 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     # An operator's parent is the enclosing operator of the same layer, else the layer itself.
     above, layer = ranges.parent[operators], layers.of_range[operators]
     around = np.where(linked(layers.of_range, above) == layer, linked(span_of_range, above), -1)
-    of_call, of_activity = (
-        np.where(span >= 0, span, iteration_at(every, table.start_ns))
-        for table in (calls, activities)
-        for span in [linked(span_of_range, table.range)]
-    )
+    of_call, of_activity = (linked(span_of_range, table.range) for table in (calls, activities))
+    of_call = np.where(of_call >= 0, of_call, iteration_at(every, calls.start_ns))
+    of_activity = np.where(of_activity >= 0, of_activity, iteration_at(every, activities.start_ns))
     of_operator = np.where(around >= 0, around, first_layer + layer)
     of_activity = np.where(activities.call >= 0, first_call + activities.call, of_activity)
     parent = np.concatenate([np.full(len(every), -1), of_outer, of_operator, of_call, of_activity])

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +18,9 @@ import numpy as np
 
 from surrogate.collect.cudnn.activity import Activity
 from surrogate.collect.device import demangled
-from surrogate.features.errors import InputError
+from surrogate.trace import events
 from surrogate.trace.events.tables import Trace
-from surrogate.trace.result import ResultTable
+from surrogate.trace.result import ResultTable, Row
 from surrogate.trace.spans import LEVELS, Spans, level_number, parents_by_inclusion, trace_spans
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ class Tracer:
             return
         self._activity, reason = Activity.open(0)
         if self._activity is None:
-            raise InputError(
-                f"kernels cannot be recorded: {reason}; leave the level 'kernel' out, or install cupti-python"
-            )
+            raise events.refusal("no_kernels", reason=reason)
         from cupti import cupti  # pyright: ignore[reportMissingImports]
 
         first = next(self._numbers)
@@ -134,12 +132,10 @@ class Tracer:
         try:
             yield
         finally:
-            activity = self._activity
-            self._activity = None
+            activity, self._activity = self._activity, None
             numbers = range(first, next(self._numbers))
             launched = activity.launches_by_label(numbers)
-            lost = activity.dropped()
-            reason = activity.broken
+            lost, reason = activity.dropped(), activity.broken
             activity.close()
         for number, spans in zip(numbers, launched, strict=True):
             for span in spans:
@@ -149,7 +145,7 @@ class Tracer:
                 tags = kernel.to_dict() if kernel else {}
                 self._records.append((level_number("kernel"), name, *times, _DEVICE, "GPU", tags, number))
         if lost or reason:
-            raise InputError(f"CUPTI lost {lost} records of kernels ({reason or 'its buffers were full'}); record less")
+            raise events.refusal("records_lost", lost=lost, reason=reason or "its buffers were full")
 
     def spans(self) -> Spans:
         """Return the spans recorded so far. The parent of a span is the innermost span of an upper level around it.
@@ -267,16 +263,14 @@ class Leveled:
 
     def rows(self) -> ResultTable:
         """Return per level the model's time, the overhead that the level adds, its number of spans, and their time."""
-        rows = []
-        shallow_us = self.runs[0].median_us
-        for before, run in zip((self.runs[0], *self.runs), self.runs, strict=False):
-            added = run.median_us - before.median_us
-            on_level = run.spans.level == LEVELS.index(run.level)
-            figures = {"level": run.level, "model_us": run.median_us, "overhead_us": added}
-            share = 100 * added / shallow_us if shallow_us else None
-            counts = {"spans": int(on_level.sum()), "spans_us": float(run.spans.time_us[on_level].sum())}
-            rows.append({**figures, "overhead_pct": share, **counts})
-        return ResultTable(f"Leveled experiment, {len(self.runs[0].model_us)} batches each", tuple(rows))
+        rows, first = list[Row](), self.runs[0]
+        for before, run in zip((first, *self.runs), self.runs, strict=False):
+            added_us = run.median_us - before.median_us
+            own_us = run.spans.time_us[run.spans.level == LEVELS.index(run.level)]
+            share = 100 * added_us / first.median_us if first.median_us else None
+            times = {"model_us": run.median_us, "overhead_us": added_us, "overhead_pct": share}
+            rows.append({"level": run.level, **times, "spans": len(own_us), "spans_us": float(own_us.sum())})
+        return ResultTable(f"Leveled experiment, {len(first.model_us)} batches each", tuple(rows))
 
 
 def leveled(
@@ -307,26 +301,29 @@ def leveled(
     """
     numbers = [level_number(level) for level in levels]
     if not levels or numbers != sorted(set(numbers)):
-        raise InputError(f"levels {', '.join(levels) or '(none)'} must go from the outside in: {', '.join(LEVELS)}")
+        raise events.refusal("levels", given=", ".join(levels) or "(none)", levels=", ".join(LEVELS))
     if repeats < 1:
-        raise InputError(f"repeats is {repeats}; give a whole number from 1")
+        raise events.refusal("repeats", repeats=repeats)
     for _ in range(warmup):
         run(Tracer(*levels))
-    results: list[list[tuple[tuple[float, ...], Spans]]] = [[] for _ in levels]
+    recorded: list[list[LevelRun]] = [[] for _ in levels]
     for _ in range(repeats):
-        for depth, recorded in enumerate(results, start=1):
-            tracer = Tracer(*levels[:depth])
+        for depth, level in enumerate(levels):
+            tracer = Tracer(*levels[: depth + 1])
             run(tracer)
-            spans = tracer.spans()
-            outer = spans.time_us[spans.level == numbers[0]]
-            if not len(outer):
-                raise InputError(f"the run opened no span of level {levels[0]!r}; open one around everything")
-            recorded.append((tuple(outer.tolist()), spans))
+            recorded[depth].append(_level_run(level, tracer.spans(), numbers[0]))
+            if not recorded[depth][-1].model_us:
+                raise events.refusal("no_outer", level=levels[0])
     runs = []
-    for level, recorded in zip(levels, results, strict=True):
-        median = sorted(recorded, key=lambda result: sum(result[0]))[repeats // 2]
-        runs.append(LevelRun(level, tuple(chain.from_iterable(times for times, _ in recorded)), median[1]))
+    for each in recorded:
+        median = sorted(each, key=lambda one: sum(one.model_us))[repeats // 2]
+        runs.append(replace(median, model_us=tuple(chain.from_iterable(one.model_us for one in each))))
     return Leveled(tuple(runs))
+
+
+def _level_run(level: str, spans: Spans, outermost: int = 0) -> LevelRun:
+    """Return the run that recorded the spans, with the times of those on the outermost level."""
+    return LevelRun(level, tuple(spans.time_us[spans.level == outermost].tolist()), spans)
 
 
 def leveled_traces(traces: Sequence[Trace], counters: "pd.DataFrame | None" = None) -> Leveled:
@@ -353,11 +350,8 @@ def leveled_traces(traces: Sequence[Trace], counters: "pd.DataFrame | None" = No
         spans = trace_spans(trace, counters if trace is traces[-1] else None)
         deepest = LEVELS[int(spans.level.max())]
         if runs and LEVELS.index(deepest) <= LEVELS.index(runs[-1].level):
-            raise InputError(
-                f"{trace.source}: recorded down to {deepest}, the one before it to {runs[-1].level}; give traces of one"
-                " program, the shallowest first"
-            )
-        runs.append(LevelRun(deepest, tuple(spans.time_us[spans.level == 0].tolist()), spans))
+            raise events.refusal("not_deeper", source=trace.source, level=deepest, before=runs[-1].level)
+        runs.append(_level_run(deepest, spans))
     return Leveled(tuple(runs))
 
 
@@ -403,7 +397,7 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         track=tuple(row.spans.track[row.span_row] for row in rows),
         parent=np.array([row.parent for row in rows], np.int64),
         tags=tuple(row.spans.tags[row.span_row] for row in rows),
-        notes=(_LATE.format(late, len(rows)),) if late else (),
+        notes=(events.text("late", late=late, spans=len(rows)),) if late else (),
     )
     return merged.in_time_order(), lost
 
@@ -417,9 +411,7 @@ def _place(
     """
     lost = late = 0
     number, top = _counterparts(spans, numbers)
-    parent = spans.parent.tolist()
-    start = spans.start_ns.tolist()
-    end = spans.end_ns.tolist()
+    parent, start, end = (column.tolist() for column in (spans.parent, spans.start_ns, spans.end_ns))
     inside = [p >= 0 and start[p] <= start[i] and end[i] <= end[p] for i, p in enumerate(parent)]
     # Select the spans of new levels, outer levels first, because they contain the others.
     members = np.flatnonzero(spans.level > reached)
@@ -454,12 +446,6 @@ def _place(
         above = placed[number[p]].row if p >= 0 else -1
         placed[number[i]] = _Placed(len(placed), new_start, new_end, above, spans, i)
     return lost, late
-
-
-_LATE = (
-    "{:,} of {:,} spans end after their parent ends: the file that recorded them was slower than the one of the parent,"
-    " and spans keep their own times"
-)
 
 
 class _Path(NamedTuple):

@@ -54,9 +54,7 @@ def command(
         from surrogate.features.gpu import gpu as gpu_by_name
 
         if by != "name" or out.html or part != shared.TracePart():
-            raise InputError(
-                f"{file}: a summary has only kernels by name; leave out --by, --html and all choices of a part"
-            )
+            raise InputError(f"{file}: a summary has only kernels by name; leave out --by, --html and all parts")
         title, notes, records = read_summary(file)
         shared.echo_notes(notes)
         summarised = summary_table(title, records, counters, gpu_by_name(gpu) if gpu else None).top(out.top)
@@ -110,12 +108,9 @@ def diff(
         totals = ResultTable("A before, B after, µs per iteration", compared.totals)
         shared.show(totals.rows, table=shared.display_table(totals))
         click.echo()
-    short: dict[str, str] = {}
-    if compared.by == "kernel":
-        of_name = short_names(name for row in rows for name in _BETWEEN_NAMES.split(row["kernel"])[::2])
-        for row in rows:
-            parts = _BETWEEN_NAMES.split(row["kernel"])
-            short[row["kernel"]] = "".join(of_name.get(part, part) for part in parts)
+    texts = {row["kernel"]: _BETWEEN_NAMES.split(row["kernel"]) for row in rows if compared.by == "kernel"}
+    of_name = short_names(name for parts in texts.values() for name in parts[::2])
+    short = {text: "".join(of_name.get(part, part) for part in parts) for text, parts in texts.items()}
     columns = dict.fromkeys([compared.by, *DIFF_COLUMNS, *rows[0]]) if rows else {}
     table = shared.display_table(ResultTable("", rows, short=short), [name for name in columns if name in rows[0]])
     shared.show(rows, form, json_value=asdict(compared) | {"rows": rows}, table=table)

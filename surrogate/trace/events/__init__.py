@@ -65,15 +65,12 @@ SYNC_EVENT, SYNC_STREAM_WAIT, SYNC_STREAM, SYNC_CONTEXT, SYNC_UNKNOWN = range(5)
 """Kinds of a synchronisation record."""
 SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 
-COLLECTIVE_NAME = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter", re.I)
-"""Matches the names of kernels that communicate."""
-
-COLLECTION_NAME = re.compile(
-    r"^(?:Python )?GC(?:$|[\s:#])|garbage.?collect|^<built-in function collect>$|\bgc\.collect\b", re.I
-)
-"""Matches the names of frames and NVTX ranges that are garbage collections."""
-
 _PATTERNS: dict[str, dict[str, str]] = read_toml(__file__, "kinds.toml")
+
+COLLECTIVE_NAME, COLLECTION_NAME, NUMBER = map(re.compile, _PATTERNS["names"].values())
+"""Match the names of kernels that communicate, those of frames and NVTX ranges that are garbage collections, and the
+numbers and hashes in a label.
+"""
 
 
 @cache
@@ -94,9 +91,9 @@ sync_kind = partial(_first_match, "syncs", SYNC_UNKNOWN)
 _TEXTS: dict[str, str] = read_toml(__file__, "texts.toml")
 
 
-def text(name: str, /, **fields: Any) -> str:
-    """Return a text of `texts.toml` with its ``fields``. A plural's ``s`` depends on ``count``."""
-    return _TEXTS[name].format(s="s" * int(fields.get("count") != 1), **fields)
+def text(name: str, /, *values: object, **fields: Any) -> str:
+    """Return a text of `texts.toml` with its ``values`` and ``fields``. A plural's ``s`` depends on ``count``."""
+    return _TEXTS[name].format(*values, s="s" * int(fields.get("count") != 1), **fields)
 
 
 def refusal(name: str, /, **fields: Any) -> InputError:

@@ -62,12 +62,10 @@ def launched_by(activities: Keys, calls: Keys) -> Ints:
         kinds = (_OWN_CALLS.get(kind, events.GRAPH_LAUNCH), events.GRAPH_LAUNCH, events.OTHER_CALL)
         candidates = np.flatnonzero((calls.correlation >= 0) & ((kind == ANY_KIND) | np.isin(calls.kind, kinds)))
         of_kind = (activities.kind == kind) & np.isin(activities.correlation, ids)
-        for names_process in (True, False):
-            rows = np.flatnonzero(of_kind & ((activities.process >= 0) if names_process else activities.process == -1))
-            keys = [
-                np.searchsorted(ids, table.correlation[chosen]) * count + table.process[chosen] * names_process
-                for table, chosen in ((activities, rows), (calls, candidates))
-            ]
+        for by_process in (True, False):
+            rows = np.flatnonzero(of_kind & ((activities.process >= 0) if by_process else activities.process == -1))
+            sides = (activities, rows), (calls, candidates)
+            keys = [np.searchsorted(ids, t.correlation[at]) * count + t.process[at] * by_process for t, at in sides]
             position = _last_before(keys[0], activities.start_ns[rows], keys[1], calls.start_ns[candidates])
             call[rows] = np.append(candidates, -1)[position]
     return call

@@ -10,30 +10,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from surrogate.features.errors import read_toml
 from surrogate.formats.nvprof import database_error
 from surrogate.trace import events
 from surrogate.trace.events.raw import EventRow, RawTrace, build_trace, clean_name
 from surrogate.trace.events.tables import Trace, TraceGpu
 
-# CUPTI's enumerations (cupti_activity.h): copy kind, kind of memory, kind of synchronisation.
-_COPIES = {
-    **dict.fromkeys((1, 11), events.TO_DEVICE),
-    **dict.fromkeys((2, 12), events.TO_HOST),
-    **dict.fromkeys((8, 13), events.ON_DEVICE),
-    **{9: events.ON_HOST, 10: events.PEER},
-}
-_MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
+_CODES = read_toml(__file__)
+"""CUPTI's enumerations: kinds of copies, memory and synchronisations."""
+_COPIES, _SYNCS = (
+    {int(number): getattr(events, kind) for number, kind in _CODES[table].items()} for table in ("copies", "syncs")
+)
 _COPY_WORDS = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "copy")
-_SYNCS = {1: events.SYNC_EVENT, 2: events.SYNC_STREAM_WAIT, 3: events.SYNC_STREAM, 4: events.SYNC_CONTEXT}
 _NVTX_RANGES = (59, 60)  # push/pop and start/end ranges
 _FIELDS = re.compile(r", (seq|op_id|sizes|input_op_ids) = ")
 """Separates the arguments that ``emit_nvtx`` appends to an operator's name."""
 _PYPROF = re.compile(r"\{['\"]mod['\"]: ['\"]([\w.]+)['\"], ['\"]op['\"]: ['\"](\w+)")
 """Matches the texts of PyProf, which are dictionaries of a call and its arguments."""
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
-_READ = {_PREFIX + kind for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")}
+_COLUMNS: dict[str, str] = _CODES["columns"]
+"""Table → the columns that are read."""
+_READ = {table for table in _COLUMNS if table.startswith(_PREFIX)}
 _LIBRARIES = ("CUDNN_EVENTS", "CUBLAS_EVENTS")
-_DEVICE = ("start", "end", "deviceId", "streamId", "globalPid", "correlationId")
 
 
 def read_nsys(path: Path) -> Trace:
@@ -61,7 +59,7 @@ class _NsysExport:
         self.raw = RawTrace(source, "nsys", exact_ns=True)
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
         self.tables = {name for (name,) in connection.execute(tables).fetchall()}
-        self.texts: dict[object, object] = dict(self.rows("StringIds", "id", "value"))
+        self.texts: dict[object, object] = dict(self.rows("StringIds"))
 
     def raw_trace(self) -> RawTrace:
         raw = self.raw
@@ -75,7 +73,7 @@ class _NsysExport:
         raw.tables["calls"].extend(self.calls())
         raw.tables["syncs"].extend(self.syncs())
         raw.devices = list(self.devices())
-        for thread, name in self.rows("ThreadNames", "globalTid", "nameId"):
+        for thread, name in self.rows("ThreadNames"):
             raw.thread_names[_thread(thread)] = clean_name(self.texts.get(name, ""))
         # Count the events of tables that are not read.
         others = {table for table in self.tables if table.startswith(_PREFIX)} - _READ
@@ -84,12 +82,12 @@ class _NsysExport:
                 raw.ignored[table] = count
         return raw
 
-    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
+    def rows(self, table: str, columns: str = "") -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table, with None for missing columns; nothing if the table is missing."""
         if table not in self.tables:
             return
         present = {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
-        selected = ", ".join(f'"{c}"' if c in present else "NULL" for c in columns)
+        selected = ", ".join(f'"{c}"' if c in present else "NULL" for c in (columns or _COLUMNS[table]).split())
         yield from self.connection.execute(f'SELECT {selected} FROM "{table}"')
 
     def name(self, text_id: object, direct: object = None) -> int:
@@ -100,9 +98,7 @@ class _NsysExport:
         return self.raw.threads.index(_thread(global_id))
 
     def nvtx(self) -> Iterator[EventRow]:
-        for start, end, kind, tid, text, text_id in self.rows(
-            "NVTX_EVENTS", "start", "end", "eventType", "globalTid", "text", "textId"
-        ):
+        for start, end, kind, tid, text, text_id in self.rows("NVTX_EVENTS"):
             if kind not in _NVTX_RANGES or end is None:
                 continue
             label, fields = _parsed(text if isinstance(text, str) else self.texts.get(text_id))
@@ -113,10 +109,8 @@ class _NsysExport:
             is_backward = "Backward" in label or label.startswith("autograd::engine")
             is_operator = label.startswith("aten::") or (bool(fields) and (is_backward or "::" in label))
             autograd = (fields.get("seq", -1), int(is_backward) if fields else -1)
-            with suppress(ValueError, RecursionError):
-                autograd += (
-                    (self.raw.shapes.index(fields["sizes"], json.loads(fields["sizes"])),) if "sizes" in fields else ()
-                )
+            with suppress(KeyError, ValueError, RecursionError):
+                autograd += (self.raw.shapes.index(fields["sizes"], json.loads(fields["sizes"])),)
             kind = events.OPERATOR if is_operator else events.NVTX
             yield self.range(start, end, name, kind, tid, autograd)
 
@@ -124,7 +118,7 @@ class _NsysExport:
         """Yield the operating system's calls of the threads that have CUDA calls or NVTX ranges."""
         tables = _PREFIX + "RUNTIME", "NVTX_EVENTS", *_LIBRARIES
         threads = {thread for table in tables for (thread,) in self.rows(table, "globalTid")}
-        for start, end, tid, name in self.rows("OSRT_API", "start", "end", "globalTid", "nameId"):
+        for start, end, tid, name in self.rows("OSRT_API"):
             if tid in threads:
                 yield self.range(start, end, self.name(name), events.SYSTEM_CALL, tid)
             else:
@@ -132,7 +126,7 @@ class _NsysExport:
 
     def libraries(self) -> Iterator[EventRow]:
         for table in _LIBRARIES:
-            for start, end, tid, name in self.rows(table, "start", "end", "globalTid", "nameId"):
+            for start, end, tid, name in self.rows(table):
                 yield self.range(start, end, self.name(name), events.OPERATOR, tid)
 
     def range(self, start: object, end: object, name: int, kind: int, tid: object, autograd: EventRow = ()) -> EventRow:
@@ -140,52 +134,41 @@ class _NsysExport:
         return start, _length(start, end), name, kind, self.thread(tid), -1, *autograd, *[-1] * (6 - len(autograd))
 
     def calls(self) -> Iterator[EventRow]:
-        for start, end, tid, correlation, name in self.rows(
-            _PREFIX + "RUNTIME", "start", "end", "globalTid", "correlationId", "nameId"
-        ):
+        for start, end, tid, correlation, name in self.rows(_PREFIX + "RUNTIME"):
             yield start, _length(start, end), self.name(name), -1, self.thread(tid), correlation, -1
 
     def kernels(self) -> Iterator[EventRow]:
         for *event, name, short, gx, gy, gz, bx, by, bz, registers, static, dynamic, node in self.rows(
-            _PREFIX + "KERNEL",
-            *_DEVICE,
-            *("demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
-            *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId"),
+            _PREFIX + "KERNEL"
         ):
             shared = static + dynamic if isinstance(static, int) and isinstance(dynamic, int) else -1
             launch = ([gx, gy, gz], [bx, by, bz], registers, shared)
             yield _activity(event, self.name(name if name in self.texts else short), events.KERNEL, launch, node=node)
 
     def copies(self) -> Iterator[EventRow]:
-        for *event, size, kind, source, target, node in self.rows(
-            _PREFIX + "MEMCPY", *_DEVICE, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId"
-        ):
+        for *event, size, kind, source, target, node in self.rows(_PREFIX + "MEMCPY"):
             direction = _COPIES.get(kind, events.OTHER_COPY)
-            memory = f"({_MEMORY.get(source, '?')} -> {_MEMORY.get(target, '?')})"
-            name = self.raw.names.index(f"Memcpy {_COPY_WORDS[direction]} {memory}")
+            source, target = (_CODES["memory"].get(str(memory), "?") for memory in (source, target))
+            name = self.raw.names.index(f"Memcpy {_COPY_WORDS[direction]} ({source} -> {target})")
             yield _activity(event, name, events.COPY, moved=(size, direction), node=node)
 
     def memsets(self) -> Iterator[EventRow]:
-        for *event, size, node in self.rows(_PREFIX + "MEMSET", *_DEVICE, "bytes", "graphNodeId"):
+        for *event, size, node in self.rows(_PREFIX + "MEMSET"):
             yield _activity(event, self.raw.names.index("Memset"), events.MEMSET, moved=(size, -1), node=node)
 
     def graphs(self) -> Iterator[EventRow]:
-        for *event, graph in self.rows(_PREFIX + "GRAPH_TRACE", *_DEVICE, "graphId"):
+        for *event, graph in self.rows(_PREFIX + "GRAPH_TRACE"):
             yield _activity(event, self.raw.names.index(f"CUDA graph {graph}"), events.GRAPH)
 
     def syncs(self) -> Iterator[EventRow]:
-        for start, end, device, stream, pid, correlation, kind in self.rows(
-            _PREFIX + "SYNCHRONIZATION", *_DEVICE, "syncType"
-        ):
+        for start, end, device, stream, pid, correlation, kind in self.rows(_PREFIX + "SYNCHRONIZATION"):
             code = _SYNCS.get(kind, events.SYNC_UNKNOWN)
             name = self.raw.names.index(f"synchronisation: {events.SYNC_KINDS[code]}")
             yield start, _length(start, end), name, code, device, stream, _process(pid), correlation
 
     def devices(self) -> Iterator[TraceGpu]:
-        cuda = dict(self.rows("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId"))
-        for gpu, name, major, minor, sms in self.rows(
-            "TARGET_INFO_GPU", "id", "name", "computeMajor", "computeMinor", "smCount"
-        ):
+        cuda = dict(self.rows("TARGET_INFO_CUDA_DEVICE"))
+        for gpu, name, major, minor, sms in self.rows("TARGET_INFO_GPU"):
             capability = major + minor / 10 if isinstance(major, int) and isinstance(minor, int) else 0.0
             index = cuda.get(gpu, gpu)
             count = max(sms, 0) if isinstance(sms, int) else 0
@@ -193,17 +176,15 @@ class _NsysExport:
                 yield TraceGpu(index, clean_name(name or ""), round(capability, 1), count)
 
 
+_NO_LAUNCH = (None, None, -1, -1)
+
+
 def _activity(
-    event: list[object],
-    name: int,
-    kind: int,
-    launch: tuple[object, ...] = (None, None, -1, -1),
-    moved: tuple[object, int] = (-1, -1),
-    node: object = 0,
+    event: list[Any], name: int, kind: int, launch: EventRow = _NO_LAUNCH, moved: EventRow = (-1, -1), node: object = 0
 ) -> EventRow:
     """Return the raw row of a device activity.
 
-    ``event`` holds the columns `_DEVICE`, ``launch`` grid, block, registers and shared memory, ``moved`` the bytes and
+    ``event`` holds the first six columns, ``launch`` grid, block, registers and shared memory, ``moved`` the bytes and
     the direction of a copy.
     """
     start, end, *place, process, correlation = event

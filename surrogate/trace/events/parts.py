@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from surrogate.trace.events.tables import Activities, Ints, Iteration, Ranges, T
 
 _MIN_SHARE = 0.5
 """Minimum share of a trace's time, or of the device's work, that counted repetitions cover."""
-_NUMBER = re.compile(r"\d+")
 OUTLIER = 3.0
 """An iteration is not steady if it takes more than this multiple of the median."""
 
@@ -245,13 +245,10 @@ def _by_gpu(trace: Trace, gpu: int) -> Trace:
     if not (devices == gpu).any():
         present = sorted({stream.device for stream in trace.streams})
         raise events.refusal("no_gpu", gpu=gpu, source=trace.source, listed=", ".join(map(str, present)) or "none")
-    return replace(
-        trace,
-        activities=take_rows(trace.activities, devices[trace.activities.stream] == gpu),
-        others=trace.others and take_rows(trace.others, devices[trace.others.stream] == gpu),
-        syncs=take_rows(trace.syncs, devices[trace.syncs.stream] == gpu),
-        allocations=take_rows(trace.allocations, np.isin(trace.allocations.device, (gpu, -1))),
-    )
+    on_streams = {name: getattr(trace, name) for name in ("activities", "others", "syncs")}
+    kept = {name: table and take_rows(table, devices[table.stream] == gpu) for name, table in on_streams.items()}
+    allocations = take_rows(trace.allocations, np.isin(trace.allocations.device, (gpu, -1)))
+    return replace(trace, **kept, allocations=allocations)
 
 
 def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> Trace:
@@ -261,20 +258,15 @@ def _subset(trace: Trace, inside: Callable[[Ints], Mask], activities: Mask) -> T
     """
     ranges, new_range = _nested(trace.ranges, inside(trace.ranges.start_ns))
     calls = inside(trace.calls.start_ns)
-    new_call = np.append(np.where(calls, np.cumsum(calls) - 1, -1), -1)
-    kept_calls, kept_activities = take_rows(trace.calls, calls), take_rows(trace.activities, activities)
-    kept_syncs = take_rows(trace.syncs, inside(trace.syncs.start_ns))
-    kept_allocations = take_rows(trace.allocations, inside(trace.allocations.time_ns))
-    range_of, call_of = new_range[kept_activities.range], new_call[kept_activities.call]
-    return replace(
-        trace,
-        ranges=ranges,
-        frames=_nested(trace.frames, inside(trace.frames.start_ns))[0],
-        calls=replace(kept_calls, range=new_range[kept_calls.range]),
-        activities=replace(kept_activities, range=range_of, call=call_of),
-        syncs=replace(kept_syncs, call=new_call[kept_syncs.call]),
-        allocations=replace(kept_allocations, range=new_range[kept_allocations.range]),
-    )
+    new_rows = {"range": new_range, "call": np.append(np.where(calls, np.cumsum(calls) - 1, -1), -1)}
+    masks = {"calls": calls, "activities": activities, "syncs": inside(trace.syncs.start_ns)}
+    masks["allocations"] = inside(trace.allocations.time_ns)
+    kept: dict[str, Any] = {"ranges": ranges, "frames": _nested(trace.frames, inside(trace.frames.start_ns))[0]}
+    for name, mask in masks.items():
+        table = take_rows(getattr(trace, name), mask)
+        links = {link: rows[getattr(table, link)] for link, rows in new_rows.items() if hasattr(table, link)}
+        kept[name] = replace(table, **links)
+    return replace(trace, **kept)
 
 
 def _nested(table: Ranges, is_kept: Mask) -> tuple[Ranges, Ints]:
@@ -348,21 +340,24 @@ class Layers:
 
     def device_behind_us(self, activities: Activities) -> tuple[float, ...]:
         """Return for every iteration the time that its device activities continue after its end on the host, in µs."""
-        ends_ns = [activities.end_ns[self.iteration_of_activity == i] for i in range(len(self.iterations))]
-        return tuple(
-            (int(ends.max(initial=part.end_ns)) - part.end_ns) / 1e3
-            for ends, part in zip(ends_ns, self.iterations, strict=True)
-        )
+        host_ns = np.array([part.end_ns for part in self.iterations])
+        ends_ns, is_inside = np.append(host_ns, 0), self.iteration_of_activity >= 0
+        np.maximum.at(ends_ns, self.iteration_of_activity[is_inside], activities.end_ns[is_inside])
+        return tuple(((ends_ns[:-1] - host_ns) / 1e3).tolist())
 
     def labels(self, by: str) -> tuple[list[str], Ints]:
         """Return the labels in order of first use with `OUTSIDE` last, and the label index of each instance.
 
         ``by`` is ``layer`` for names or ``type`` for types. The last index belongs to instance -1.
         """
-        texts = self.name if by == "layer" else self.type
-        labels = [*dict.fromkeys(texts), OUTSIDE]
-        index = {label: i for i, label in enumerate(labels)}
-        return labels, np.array([*(index[text] for text in texts), index[OUTSIDE]], dtype=np.int64)
+        return numbered(self.name if by == "layer" else self.type, OUTSIDE)
+
+
+def numbered(texts: Sequence[str], outside: str) -> tuple[list[str], Ints]:
+    """Return the distinct texts in order of first use, then ``outside``, and the index of each text and of the last."""
+    index = {text: i for i, text in enumerate(dict.fromkeys([*texts, outside]))}
+    index[outside] = len(index) - 1
+    return list(index), np.array([index[text] for text in (*texts, outside)], np.int64)
 
 
 def find_layers(trace: Trace) -> Layers:
@@ -514,4 +509,4 @@ def layer_type(name: str) -> str:
     if name.startswith(events.MODULE):
         return _COUNT.sub("", name[len(events.MODULE) :])
     name = name.removeprefix(_ENGINE)
-    return name.removeprefix("aten::") if "::" in name else _NUMBER.sub("#", _ARGUMENTS.sub("", name) or name)
+    return name.removeprefix("aten::") if "::" in name else events.NUMBER.sub("#", _ARGUMENTS.sub("", name) or name)

@@ -47,10 +47,8 @@ def captured_calls(trace: Trace) -> Mask:
     lost = np.isin(np.arange(len(calls)), launches[is_lost])
     for thread in np.unique(calls.thread[begins | ends]).tolist():
         of_thread = calls.thread == thread
-        starts, stops = calls.start_ns[of_thread & begins], calls.start_ns[of_thread & ends]
-        open_before = len(stops) > 0 and (not len(starts) or stops[0] < starts[0])
-        begun = np.searchsorted(starts, calls.start_ns, "right") + open_before
-        mask |= (begun > np.searchsorted(stops, calls.start_ns, "right")) & (of_thread | lost)
+        captures = np.cumsum((begins.astype(int) - ends) * of_thread)  # below 0 if the first one began before the trace
+        mask |= (captures - min(captures.min(), 0) > 0) & (of_thread | lost)
     return mask & ~begins & ~ends
 
 

@@ -79,6 +79,8 @@ def _owners(activities: Columns, names: Sequence[str], ranks: list[int], calls: 
     that can have launched most of its activities, of equals to the one at its own place in the file. Two ranks have one
     device number only if there are fewer devices than ranks.
     """
+    from scipy.optimize import linear_sum_assignment  # imported late: most files hold one rank
+
     labels = {_NUMBER.sub("", names[rank]): rank for rank in ranks}
     by_label = np.array([labels.get(_NUMBER.sub("", name), -1) for name in names])[activities["process"]]
     if "" not in labels and len(labels) == len(ranks) and (by_label >= 0).all():
@@ -88,17 +90,15 @@ def _owners(activities: Columns, names: Sequence[str], ranks: list[int], calls: 
     keys = Keys(activities["correlation"], activities["start_ns"], activities["kind"], no_process)
     if len(devices) < len(ranks):
         return linked(calls.process, launched_by(keys, calls))
-    # Processes are numbered in the order of the file.
-    in_file = np.argsort([activities["process"][position == at].min() for at in range(len(devices))]).tolist()
-    fits = []
+    # Processes are numbered in the order of the file. A device at a rank's place there counts half an activity more.
+    in_file = np.argsort([activities["process"][position == at].min() for at in range(len(devices))])
+    counts = np.zeros((len(ranks), len(devices)))
     for place, rank in enumerate(ranks):
         call = launched_by(keys._replace(process=no_process + rank + 1), calls)
         good = (call >= 0) & (keys.start_ns - linked(calls.start_ns, call) >= -SKEW_NS)
-        counts = np.bincount(position[good], minlength=len(devices)).tolist()
-        fits += [(-count, in_file.index(at) != place, at, rank) for at, count in enumerate(counts) if count]
-    owner = np.full(len(devices), -1)
-    for is_first in (True, False):  # each rank gets one device before any gets a second one
-        for _, _, at, rank in sorted(fits):
-            if owner[at] < 0 and not (is_first and rank in owner):
-                owner[at] = rank
-    return owner[position]
+        counts[place] = np.bincount(position[good], minlength=len(devices))
+        counts[place, in_file[place]] += 0.5
+    owner = counts.argmax(axis=0)
+    of_rank, own_device = linear_sum_assignment(counts, maximize=True)  # one device for each rank
+    owner[own_device] = of_rank
+    return np.array(ranks)[owner][position]

@@ -362,9 +362,7 @@ def _waits(parts: Mapping[str, Columns], keys: Keys, names: Sequence[str]) -> tu
 
 
 def _ranges(columns: Columns, tolerance: int) -> tuple[Ranges, Nesting]:
-    nesting = nest(
-        columns["start_ns"], columns["end_ns"], columns["thread"], order=columns["external_id"], tolerance_ns=tolerance
-    )
+    nesting = nest(*(columns[name] for name in ("start_ns", "end_ns", "thread", "external_id")), tolerance)
     return Ranges(**columns, parent=nesting.parent, depth=nesting.depth), nesting
 
 

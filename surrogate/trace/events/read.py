@@ -7,7 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -80,9 +80,7 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
     InputError
         If the file is missing, damaged, of another kind or too large, or has no event.
     """
-    path = Path(path)
-    if not path.exists():
-        path = TRACES.get(str(path), path)
+    path = Path(path) if Path(path).exists() else TRACES.get(str(path), Path(path))
     if path.is_dir() or path.name.endswith(_ARCHIVES):
         raise events.refusal("several", path=path)
     require_regular(path)
@@ -296,9 +294,9 @@ class _EventReader:
         except UnicodeError:  # half of a surrogate pair
             key = repr(values)
         if key not in self.signatures:
-            interners = zip((self.raw.shapes, self.raw.types, self.raw.inputs), values, strict=True)
+            pairs = zip((self.raw.shapes, self.raw.types, self.raw.inputs), values, strict=True)
             self.signatures[key] = tuple(
-                -1 if value is None else texts.index(repr(value), value) for texts, value in interners
+                -1 if value is None else texts.index(repr(value), value) for texts, value in pairs
             )
         return self.signatures[key]
 
@@ -336,16 +334,11 @@ class _EventReader:
 
 
 def _devices(properties: Any) -> list[TraceGpu]:
-    """Return the GPUs that the header lists; an empty list if it is damaged."""
-    try:
-        return [
-            TraceGpu(
-                int(entry.get("id", position)),
-                clean_name(entry.get("name", "")),
-                sms=int(entry.get("numSms", 0)),
-                compute_capability=round(int(entry.get("computeMajor", 0)) + int(entry.get("computeMinor", 0)) / 10, 1),
-            )
-            for position, entry in enumerate(properties or ())
-        ]
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return []
+    """Return the GPUs that the header lists, up to the first damaged one."""
+    devices: list[TraceGpu] = []
+    with suppress(AttributeError, TypeError, ValueError, OverflowError):
+        for position, entry in enumerate(properties or ()):
+            keys = {"id": position, "numSms": 0, "computeMajor": 0, "computeMinor": 0}
+            index, sms, major, minor = (int(entry.get(key, default)) for key, default in keys.items())
+            devices.append(TraceGpu(index, clean_name(entry.get("name", "")), round(major + minor / 10, 1), sms))
+    return devices

@@ -238,10 +238,8 @@ class Trace:
     ignored: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return (
-            f"Trace({self.source}: {len(self.ranges):,} ranges, {len(self.calls):,} calls,"
-            f" {len(self.activities):,} device activities, {self.span_us / 1e3:.1f} ms)"
-        )
+        counts = f"{len(self.ranges):,} ranges, {len(self.calls):,} calls, {len(self.activities):,} device activities"
+        return f"Trace({self.source}: {counts}, {self.span_us / 1e3:.1f} ms)"
 
     @property
     def span_ns(self) -> tuple[int, int]:
@@ -405,9 +403,8 @@ def nest(start_ns: Ints, end_ns: Ints, thread: Ints, order: Ints, tolerance_ns: 
             depth[row] = len(stack)
             ends[row] = min(end, ends[stack[-1]])
         stack.append(row)
-    return Nesting(
-        rows, start_ns, np.array(ends, np.int64), thread, np.array(parent, np.int64), np.array(depth, np.int64)
-    )
+    end_ns, parents, depths = (np.array(column, np.int64) for column in (ends, parent, depth))
+    return Nesting(rows, start_ns, end_ns, thread, parents, depths)
 
 
 def open_rows(ranges: Ranges, time_ns: Ints, thread: Ints, chosen: NDArray[np.bool_] | None = None) -> Ints:
