@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import prod
 from operator import mul
 from typing import TypeGuard, TypeVar, cast
@@ -344,13 +344,11 @@ def recorded_call(
         For a tensor of a type without a known rate.
     """
     op = operator_name(name)
+    count = max(len(shapes), len(values), len(aten_call.SIGNATURES.get(op, [])))
+    recorded = zip_longest(range(count), shapes, types[:count], values)
     arguments = {
-        aten_call.argument_name(op, position): _argument(
-            shapes[position] if position < len(shapes) else (),
-            types[position] if position < len(types) else "",
-            values[position] if position < len(values) else "",
-        )
-        for position in range(max(len(shapes), len(values), len(aten_call.SIGNATURES.get(op, []))))
+        aten_call.argument_name(op, position): _argument(() if shape is None else shape, kind or "", value or "")
+        for position, shape, kind, value in recorded
     }
     return Call(op, arguments, () if output is None else (Tensor(output),), name)
 

@@ -140,9 +140,8 @@ def counter_columns(counters: pd.DataFrame, time_us: Floats, members: Ints, gpu:
     rows["moved"] = rows["read_bytes"] + rows["write_bytes"]
     work = rows.dropna(subset=["flops", "moved"])
     flops, moved, work_us = (work[name].to_numpy(float) for name in ("flops", "moved", "time_us"))
-    peaks = None
-    if gpu is not None and len(work):
-        peaks = np.array([peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")])[work["width"].astype(int)]
+    by_width = [peak_tflops(gpu, dtype) for dtype in ("fp16", "fp32", "fp64")] if gpu else []
+    peaks = np.array(by_width)[work["width"].astype(int)] if gpu and len(work) else None
     computed = _bounds(flops, moved, work_us, peaks=peaks, gpu=gpu)
     bounds = {**dict.fromkeys(_BOUNDS), **_bounds_by_utilisation(rows), **computed}
     return {

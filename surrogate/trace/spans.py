@@ -166,8 +166,7 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     labels = label_rows(trace)
     labels = labels[layers.of_range[labels] < 0]  # the others are layers or inside layers
     layer_rows = np.flatnonzero(layers.from_frame == 0)
-    is_layer = np.zeros(len(ranges), np.bool_)
-    is_layer[layers.row[layer_rows]] = True
+    is_layer = np.isin(np.arange(len(ranges)), layers.row[layer_rows])
     operators = np.flatnonzero((layers.of_range >= 0) & ~is_layer)
     # Number the spans level by level: iterations, labels and layers, operators, calls, activities.
     outer = take_rows(ranges, labels)
@@ -193,11 +192,9 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
     parent = np.concatenate([np.full(len(every), -1), of_outer, of_operator, of_call, of_activity])
     # Fill the columns level by level, too.
     inner = take_rows(ranges, operators)
-    streams = [stream.label for stream in trace.streams]
-    names = [trace.names[i] for table in (inner, calls, activities) for i in table.name.tolist()]
     threads += [*inner.thread.tolist(), *calls.thread.tolist()]
     tracks = [*[""] * len(every), *(trace.threads[i].thread for i in threads)]
-    tracks += [streams[i] for i in activities.stream.tolist()]
+    tracks += [trace.streams[i].label for i in activities.stream.tolist()]
     tables = (outer, layers, inner, calls, activities)
     starts = np.concatenate([np.array([part.start_ns for part in every]), *(table.start_ns for table in tables)])
     ends = np.concatenate([np.array([part.end_ns for part in every]), *(table.end_ns for table in tables)])
@@ -209,8 +206,8 @@ def trace_spans(trace: Trace, counters: "pd.DataFrame | None" = None) -> Spans:
             tag |= {str(name): value for name, value in counted.items() if value == value}  # NaN means not counted
     for tag in tags[first_outer:first_layer]:
         tag["label"] = True
-    of_labels = [trace.names[i] for i in outer.name.tolist()]
-    names = [*(part.label for part in every), *of_labels, *layers.name, *names]
+    texts = [[trace.names[i] for i in table.name.tolist()] for table in (outer, inner, calls, activities)]
+    names = [*(part.label for part in every), *texts[0], *layers.name, *texts[1], *texts[2], *texts[3]]
     level = np.repeat(np.arange(len(LEVELS)), counts)
     return Spans(tuple(names), level, starts, ends, tuple(tracks), parent, tuple(tags)).in_time_order()
 

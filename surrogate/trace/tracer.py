@@ -141,8 +141,7 @@ class Tracer:
             for span in spans:
                 kernel = span.kernel
                 times = (span.start_ns + clock_ns, span.end_ns + clock_ns)
-                name = demangled(kernel.kernel_name) if kernel else "copy or memset"
-                tags = kernel.to_dict() if kernel else {}
+                name, tags = (demangled(kernel.kernel_name), kernel.to_dict()) if kernel else ("copy or memset", {})
                 self._records.append((level_number("kernel"), name, *times, _DEVICE, "GPU", tags, number))
         if lost or reason:
             raise events.refusal("records_lost", lost=lost, reason=reason or "its buffers were full")

@@ -13,13 +13,8 @@ from surrogate.cli import trace as shared
 from surrogate.cli.options import HELP, INDEX, PATH, Form, option, output_options
 from surrogate.features.errors import InputError, read_toml
 
-_TABLE = read_toml(__file__)
-COLUMNS: list[str] = _TABLE["columns"]
-"""Displayed columns after the name; a line that is too long loses the last ones."""
-COUNTER_COLUMNS: list[str] = _TABLE["counter_columns"]
-"""Displayed columns with --counters."""
-DIFF_COLUMNS: list[str] = _TABLE["diff_columns"]
-"""Displayed columns of a comparison after the name; all others follow."""
+COLUMNS, COUNTER_COLUMNS, DIFF_COLUMNS = read_toml(__file__).values()
+"""Displayed columns after the name: of kernels, with --counters, and of a comparison."""
 _BETWEEN_NAMES = re.compile(r"( → | and \d+ more(?= → |$))")
 
 

@@ -27,8 +27,7 @@ def outermost_calls(trace: Trace) -> Ints:
     outer = np.arange(len(calls))
     for _, rows in grouped(calls.thread, np.arange(len(calls))):
         reach = np.maximum.accumulate(calls.end_ns[rows])
-        first = np.ones(len(rows), np.bool_)
-        first[1:] = calls.start_ns[rows[1:]] >= reach[:-1]
+        first = np.append(True, calls.start_ns[rows[1:]] >= reach[:-1])
         outer[rows] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))]
     return outer
 

@@ -52,12 +52,9 @@ def keep_one_rank(
     counts = np.bincount(worked, minlength=len(names))
     chosen = max(ranks, key=lambda rank: (times[rank], counts[rank]))
     devices = np.unique(activities["device"][owner == chosen])
+    kept = {"activities": owner == chosen, "syncs": np.isin(parts["syncs"]["device"], devices)}
     for name, part in parts.items():
-        if name == "activities":
-            kept = owner == chosen
-        else:
-            kept = np.isin(part["device"], devices) if name == "syncs" else process_of[part["thread"]] == chosen
-        keep_rows(part, kept)
+        keep_rows(part, kept[name] if name in kept else process_of[part["thread"]] == chosen)
     others = ", ".join(names[rank] for rank in ranks if rank != chosen)
     return [events.text("ranks", count=len(ranks), chosen=names[chosen], others=others)]
 

@@ -123,8 +123,7 @@ class RawTable:
         if self.exact_ns:
             start, length = integers(ts, _INVALID_NS), integers(dur, _INVALID_NS)
         else:
-            start, start_is_integer = nanoseconds(ts)
-            length, length_is_integer = nanoseconds(dur)
+            (start, start_is_integer), (length, length_is_integer) = map(nanoseconds, (ts, dur))
             self.integer_us = self.integer_us and start_is_integer and length_is_integer
         valid = (length >= 0) & (length <= _MAX_LENGTH_NS) & (np.abs(start) <= _MAX_START_NS)
         packed = {name: _CONVERTED.get(name, integers)(column) for name, column in values.items()}
@@ -362,7 +361,7 @@ def _waits(parts: Mapping[str, Columns], keys: Keys, names: Sequence[str]) -> tu
 
 
 def _ranges(columns: Columns, tolerance: int) -> tuple[Ranges, Nesting]:
-    nesting = nest(*(columns[name] for name in ("start_ns", "end_ns", "thread", "external_id")), tolerance)
+    nesting = nest(*(columns[name] for name in ("start_ns", "end_ns", "thread", "external_id")), tolerance_ns=tolerance)
     return Ranges(**columns, parent=nesting.parent, depth=nesting.depth), nesting
 
 

@@ -108,10 +108,9 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
         if collecting:
             gc.enable()
     if not len(trace.activities):
-        is_empty = not (len(trace.ranges) or len(trace.calls) or len(trace.frames))
         line = events.text("empty", path=path)
         other = explained(line, [path], "trace", "trace summary")
-        if is_empty or other != line:
+        if other != line or not (len(trace.ranges) or len(trace.calls) or len(trace.frames)):
             raise InputError(other)
     return trace
 

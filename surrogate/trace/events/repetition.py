@@ -4,7 +4,6 @@ The events are the outermost ranges, else inner annotations. In traces of Nsight
 also the calls that give the device work or wait for it, each with the name of its kernel or copy.
 """
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,7 +24,6 @@ _MAX_PERIODS = 400
 _LONG_PAUSE = 10.0
 """A pause separates two steps if it takes more than this multiple of the median pause."""
 _STEP_CALLS = (events.LAUNCH, events.GRAPH_LAUNCH, events.COPY_CALL, events.MEMSET_CALL, events.SYNC_CALL)
-_NUMBER = re.compile(r"\d+")
 
 
 class _Sequence(NamedTuple):
@@ -58,7 +56,9 @@ def _sequences(trace: Trace) -> Iterator[_Sequence]:
         by_user = on_thread & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
         # Names that differ only in numbers, such as "Step 10 to 20", count as one.
         numbers: dict[str, int] = {}
-        labels = np.array([numbers.setdefault(_NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0])
+        labels = np.array(
+            [numbers.setdefault(events.NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0]
+        )
         for depth in range(_MAX_DEPTH):
             rows = np.flatnonzero((on_thread if depth == 0 else by_user) & (ranges.depth == depth))
             yield _sequence(ranges, rows, labels[ranges.name])
