@@ -387,17 +387,11 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         without_place, outside = _place(spans, reached, numbers, placed)
         lost, late = lost + without_place, late + outside
         reached = max(reached, int(spans.level.max(initial=-1)))
-    rows = list(placed.values())
-    merged = Spans(
-        name=tuple(row.spans.name[row.span_row] for row in rows),
-        level=np.array([row.spans.level[row.span_row] for row in rows], np.int64),
-        start_ns=np.rint([row.start for row in rows]).astype(np.int64),
-        end_ns=np.rint([row.end for row in rows]).astype(np.int64),
-        track=tuple(row.spans.track[row.span_row] for row in rows),
-        parent=np.array([row.parent for row in rows], np.int64),
-        tags=tuple(row.spans.tags[row.span_row] for row in rows),
-        notes=(events.text("late", late=late, spans=len(rows)),) if late else (),
-    )
+    columns: list[Any] = list(zip(*placed.values(), strict=True)) or [()] * len(_Placed._fields)
+    name, level, start, end, track, parent, tags, _ = columns
+    times = (np.rint(column).astype(np.int64) for column in (start, end))
+    notes = (events.text("late", late=late, spans=len(placed)),) if late else ()
+    merged = Spans(name, np.array(level, np.int64), *times, track, np.array(parent, np.int64), tags, notes)
     return merged.in_time_order(), lost
 
 
@@ -443,7 +437,8 @@ def _place(
         last[key] = (end[i], new_end)
         late += inside[i] and new_end > placed[number[p]].end + 0.5
         above = placed[number[p]].row if p >= 0 else -1
-        placed[number[i]] = _Placed(len(placed), new_start, new_end, above, spans, i)
+        times = new_start, new_end, spans.track[i], above, spans.tags[i], len(placed)
+        placed[number[i]] = _Placed(spans.name[i], int(spans.level[i]), *times)
     return lost, late
 
 
@@ -456,14 +451,16 @@ class _Path(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """A span of the merged timeline: its row, its times, its parent's row, and its row ``span_row`` in ``spans``."""
+    """A span of the merged timeline, with the columns of `Spans`, and its row."""
 
-    row: int
+    name: str
+    level: int
     start: float
     end: float
+    track: str
     parent: int
-    spans: Spans
-    span_row: int
+    tags: Mapping[str, object]
+    row: int
 
 
 def _counterparts(spans: Spans, numbers: dict[tuple[_Path, int], int]) -> tuple[list[int], list[int]]:

@@ -97,9 +97,8 @@ def _contents(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Mask, Mask]:
 
     launches = np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH))
     starts_work = launches | np.isin(calls.kind, (events.COPY_CALL, events.MEMSET_CALL))
-    if starts_work.any() or len(of_activity):
-        has_work = count(of_call[starts_work]) + count(of_activity) > 0
-    else:
+    has_work = count(of_call[starts_work]) + count(of_activity) > 0
+    if not has_work.any():
         has_work = count(iteration_at(every, trace.ranges.start_ns[trace.ranges.kind != events.STEP])) > 0
     first_ns, last_ns = trace.complete_ns
     lost = launches & ((calls.start_ns < first_ns) | (calls.start_ns >= last_ns))

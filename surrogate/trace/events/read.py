@@ -181,11 +181,9 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
             reader.keep(batch)
     except InputError:
         raise
-    except json.JSONDecodeError as error:
-        raise events.refusal("not_json", source=source, fault=f"is not JSON or is damaged ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or endless lists
-        fault = f"is damaged ({str(error).partition(';')[0]})"
-        raise events.refusal("not_json", source=source, fault=fault) from None
+    except (ValueError, RecursionError) as error:  # such as a number of thousands of digits, or endless lists
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error).partition(";")[0]
+        raise events.refusal("not_json", source=source, fault=f"is not JSON or is damaged ({reason})") from None
     raw.ends_early = bool(file.ends_early)
     if file.ends_early and not reader.count:
         raise events.refusal("not_json", source=source, fault=f"is not JSON or is damaged ({file.ends_early})")

@@ -11,7 +11,7 @@ import numpy as np
 
 from surrogate.trace import events
 from surrogate.trace.events.phases import Mask, call_labels, captured_calls, outermost_calls
-from surrogate.trace.events.tables import Ints, Timed, Trace
+from surrogate.trace.events.tables import Ints, Timed, Trace, grouped
 
 _MIN_MATCH = 0.9
 """Minimum share of elements that equal the element one period later."""
@@ -56,9 +56,8 @@ def _sequences(trace: Trace) -> Iterator[_Sequence]:
         by_user = on_thread & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
         # Names that differ only in numbers, such as "Step 10 to 20", count as one.
         numbers: dict[str, int] = {}
-        labels = np.array(
-            [numbers.setdefault(events.NUMBER.sub("#", name), len(numbers)) for name in trace.names] or [0]
-        )
+        texts = (events.NUMBER.sub("#", name) for name in trace.names)
+        labels = np.array([numbers.setdefault(text, len(numbers)) for text in texts] or [0])
         for depth in range(_MAX_DEPTH):
             rows = np.flatnonzero((on_thread if depth == 0 else by_user) & (ranges.depth == depth))
             yield _sequence(ranges, rows, labels[ranges.name])
@@ -125,15 +124,9 @@ def periods(sequence: Ints) -> list[tuple[int, int]]:
 
 def _candidates(sequence: Ints) -> list[tuple[int, int]]:
     """Return (distance of two neighbouring uses of a name, its first use), rare names and short distances first."""
-    order = np.argsort(sequence, kind="stable")
-    _, firsts, counts = np.unique(sequence[order], return_index=True, return_counts=True)
     candidates: dict[tuple[int, int], None] = {}
-    for name in np.argsort(counts, kind="stable").tolist():
-        if counts[name] < 2:
-            continue
-        uses = order[firsts[name] : firsts[name] + counts[name]]
-        for distance in np.unique(np.diff(uses)).tolist():
-            candidates[distance, int(uses[0])] = None
+    for uses in sorted((rows for _, rows in grouped(sequence, np.arange(len(sequence)))), key=len):
+        candidates |= dict.fromkeys((distance, int(uses[0])) for distance in np.unique(uses[1:] - uses[:-1]).tolist())
         if len(candidates) > _MAX_PERIODS:
             break
     return sorted(candidates)[:_MAX_PERIODS]
