@@ -28,6 +28,7 @@ from surrogate.trace.events.tables import (
     merged,
     open_rows,
     take_rows,
+    with_ancestors,
 )
 from surrogate.trace.graph.device import TOLERANCE_NS, UNEXPLAINED_US, blocking_copies, frees
 from surrogate.trace.graph.host import main_thread
@@ -43,6 +44,8 @@ CAUSES = (
 )
 _WRAPPER = re.compile("DistributedDataParallel")
 """Matches ranges and modules around a whole model, which say less than the operators inside."""
+_MIN_STEP = 0.9
+"""Minimum share of an iteration that a range around the whole step covers."""
 LATENCY = "launch latency"
 """The name of `LAUNCHED` time that is not longer than a launch usually takes."""
 LOADER_RANGE = "enumerate(DataLoader)"
@@ -211,6 +214,7 @@ def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd
     operator = _operators(profile, around, frame)
     is_label = np.isin(ranges.kind, (events.ANNOTATION, events.NVTX)) | trace.name_matches(ranges, _WRAPPER.match)
     label = linked(enclosing(ranges, is_label), around)
+    is_step = linked(_step_ranges(profile), label, False)
     in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
     loading = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
     in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
@@ -227,14 +231,23 @@ def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd
         (CAPTURE, np.where(captured, np.where(is_inside, operator, "capture"), "")),
         (BLOCKED, np.where((blocking >= 0) & is_inside, blocker + " in " + operator, blocker)),
         (LOADER, np.where(loading, np.where(is_inside, operator, labels), "")),
-        *((OPERATOR, operator), (CALL, called), (RANGE, labels), (SYSTEM, _names(trace, frames, system))),
-        *((LOADER, _names(trace, frames, loader)), (COLLECTION, _names(trace, frames, collection))),
-        (PYTHON, _names(trace, frames, line)),
+        *((OPERATOR, operator), (CALL, called), (RANGE, np.where(is_step, "", labels))),
+        *((SYSTEM, _names(trace, frames, system)), (LOADER, _names(trace, frames, loader))),
+        *((COLLECTION, _names(trace, frames, collection)), (PYTHON, _names(trace, frames, line)), (RANGE, labels)),
     )
     causes, names = zip(*found, strict=True)
     masks = [name != "" for name in names]
     evidence = {"cause": np.select(masks, causes, UNKNOWN), "name": np.select(masks, names, "no recorded event")}
     return pd.DataFrame(evidence | {"call": np.where(blocking >= 0, blocking, call), "system_call": system})
+
+
+def _step_ranges(profile: Profile) -> Mask:
+    """Return a mask of the ranges that launch work and fill an iteration, so they say less than any event inside."""
+    ranges, calls, iterations = profile.trace.ranges, profile.trace.calls, profile.layers.iterations
+    launches = np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH))
+    lengths_us = np.array([*(part.time_us for part in iterations), np.inf])
+    fills = ranges.time_us > _MIN_STEP * lengths_us[iteration_at(iterations, ranges.start_ns)]
+    return fills & with_ancestors(ranges, calls.range[launches])
 
 
 def _operators(profile: Profile, around: Ints, frame: Ints) -> np.ndarray:
