@@ -77,7 +77,7 @@ def test_iterations_without_kernels_in_the_file_are_left_out(make_trace, read):
 
 def test_diff_by_label_refuses_traces_without_labels(pair, refused):
     with refused("the program named no range"):
-        trace_diff(*pair, "label")
+        trace_diff(pair[0], pair[1], "label")
 
 
 def test_operator_diff_equals_hand_computed_rows(pair):

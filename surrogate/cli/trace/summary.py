@@ -71,13 +71,8 @@ def command(
     (profiled,) = profiles
     out.write_page(profiled)
     if by != "model":
-        kinds = {
-            "layer": tables.layer_table,
-            "type": tables.type_table,
-            "label": label_table,
-            "copy": tables.copy_table,
-        }
-        table = kinds[by](profiled).top(out.top)
+        kinds = {"layer": tables.layer_table, "type": tables.type_table, "label": label_table}
+        table = kinds.get(by, tables.copy_table)(profiled).top(out.top)
         shared.show(table.rows, out.form, table=shared.display_table(table))
         return
     _show_summary(profiled, batch, out)
