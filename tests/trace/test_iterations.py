@@ -217,3 +217,17 @@ def test_an_empty_step_between_others_counts(read):
     facts = summary(read({"traceEvents": recorded}))
     assert (facts["iterations"], facts["step_ms"], facts["idle_ms"]) == (5, 1.0, pytest.approx(2.6))
     assert facts["notes"].startswith("without work, but counted: iteration 2")
+
+
+def test_a_step_that_only_captures_does_not_count(read):
+    recorded = [event("user_annotation", f"ProfilerStep#{i}", 1000 * i, 1000) for i in range(3)]
+    names = ("cudaStreamBeginCapture", "cudaLaunchKernel", "cudaStreamEndCapture")
+    recorded += [call(name, 100 * i, 5, 90 + i) for i, name in enumerate(names)]
+    for i in (1, 2):
+        recorded += [call("cudaGraphLaunch", 1000 * i + 10, 5, i), device("k", 1000 * i + 20, 600, i)]
+    assert [part.index for part in iterations(read({"traceEvents": recorded}))] == [1, 2]
+
+
+def test_calls_of_unified_runtime_have_kinds():
+    kinds = {"urQueueFinish": events.SYNC_CALL, "urEventWait": events.SYNC_CALL, "urEnqueueKernelLaunch": events.LAUNCH}
+    assert {name: events.call_kind(name) for name in kinds} == kinds

@@ -141,8 +141,12 @@ def test_one_rank_of_merged_traces_counts(renamed, kept, later, make_trace, read
 
 @cases(__file__)
 def test_overlong_kernels_end_at_the_next_one_or_at_a_wait(name, node, times, wait, ends, read):
-    """Kernels begin every 100 µs on one stream and last ``times``; ``wait`` is a call of the host."""
-    recorded = [call(name, 100 * i, 5, i) for i in range(len(times))] + [call(*each, 99) for each in wait]
+    """Kernels begin every 100 µs on one stream and last ``times``; ``wait`` is a call of the host.
+
+    ``name`` are the launches, repeated for all kernels.
+    """
+    launches = name.split() * len(times)
+    recorded = [call(launches[i], 100 * i, 5, i) for i in range(len(times))] + [call(*each, 99) for each in wait]
     recorded += [
         device("k", 100 * i + 10, time, i, 7, "kernel", **{"graph node id": node}) for i, time in enumerate(times)
     ]

@@ -106,12 +106,12 @@ def clip_overlong(activities: Columns, calls: Keys, waits_ns: tuple[Ints, Ints],
     """
     call, kernels = activities["call"], activities["kind"] == events.KERNEL
     in_graph = (activities["graph_node"] > 0) | (np.append(calls.kind, -1)[call] == events.GRAPH_LAUNCH)
-    rows = np.flatnonzero(kernels & ~in_graph)
+    rows = np.flatnonzero(kernels)
     start_ns, end_ns = activities["start_ns"], activities["end_ns"]
     order = rows[np.lexsort([activities[name][rows] for name in ("start_ns", "stream", "device", "process")])]
     before, after = order[:-1], order[1:]
     same = [activities[name][before] == activities[name][after] for name in ("stream", "device", "process")]
-    outlasts = np.logical_and.reduce(same) & (is_rocm | (end_ns[before] > end_ns[after]))
+    outlasts = np.logical_and.reduce(same) & ~in_graph[before] & (is_rocm | (end_ns[before] > end_ns[after]))
     limit_ns = np.full(len(call), NEVER)
     limit_ns[before[outlasts]] = start_ns[after[outlasts]]
     launched_ns = np.append(calls.start_ns, NEVER)[call]

@@ -18,7 +18,7 @@ import numpy as np
 from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.events import tables
-from surrogate.trace.events.phases import Mask, launched_before
+from surrogate.trace.events.phases import Mask, captured_calls, launched_before
 from surrogate.trace.events.repetition import repetitions
 from surrogate.trace.events.tables import Activities, Ints, Iteration, Ranges, Trace, enclosing, linked, take_rows
 
@@ -97,6 +97,7 @@ def _contents(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Mask, Mask]:
 
     launches = np.isin(calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH))
     starts_work = launches | np.isin(calls.kind, (events.COPY_CALL, events.MEMSET_CALL))
+    starts_work &= ~captured_calls(trace)
     has_work = count(of_call[starts_work]) + count(of_activity) > 0
     if not has_work.any():
         has_work = count(iteration_at(every, trace.ranges.start_ns[trace.ranges.kind != events.STEP])) > 0

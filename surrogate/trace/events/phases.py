@@ -69,12 +69,14 @@ def call_labels(trace: Trace) -> Ints:
 def start_up_calls(trace: Trace) -> Mask:
     """Return a mask of the outermost calls that start up the runtime or load modules while the device is idle.
 
-    They are calls that load a module, and long first calls: of each function, and of each kernel's launch.
+    They are calls that load a module, and long first calls: of each function, and of each kernel's launch. A first call
+    is no start-up if later calls are as long.
     """
     calls, activities = trace.calls, trace.activities
     if not len(calls):
         return np.zeros(0, np.bool_)
-    is_first = np.isin(np.arange(len(calls)), np.unique(call_labels(trace), return_index=True)[1])
+    _, firsts, label = np.unique(call_labels(trace), return_index=True, return_inverse=True)
+    is_first = np.isin(np.arange(len(calls)), firsts)
     again = calls.time_us[np.isin(calls.kind, _LAUNCHES) & ~is_first]
     long = calls.time_us > max(_START_UP_US, _LONG * np.median(again) if len(again) else 0.0)
     loads = trace.name_matches(calls, _LOADS.search) & (calls.time_us > _LOAD_US)
@@ -82,7 +84,11 @@ def start_up_calls(trace: Trace) -> Mask:
     middle_ns = (calls.start_ns + calls.end_ns) // 2
     is_idle = linked(busy_to, np.searchsorted(busy_from, middle_ns, "right") - 1, -NEVER) <= middle_ns
     is_outer = outermost_calls(trace) == np.arange(len(calls))
-    return is_outer & is_idle & (loads | (long & is_first & np.isin(calls.kind, _STARTS_UP)))
+    first = is_first & long & np.isin(calls.kind, _STARTS_UP)
+    for row in np.flatnonzero(first & is_outer & is_idle).tolist():
+        later_us = calls.time_us[(label == label[row]) & ~is_first]
+        first[row] = calls.time_us[row] > _LONG * (np.median(later_us) if len(later_us) else 0)
+    return is_outer & is_idle & (loads | first)
 
 
 def launched_before(trace: Trace) -> Mask:
