@@ -130,8 +130,10 @@ def counted(trace: Trace) -> tuple[Trace, str]:
         return trace, ""
     kept, note = steady_run(iterations(trace))
     empty = without_work(trace, tuple(kept))
-    notes = filter(None, [note, empty and events.text("no_work", count=len(empty), numbers=", ".join(map(str, empty)))])
-    return trim(trace, iterations_kept=[part.index for part in kept]) if note else trace, "; ".join(notes)
+    idle = events.text("no_work", count=len(empty), numbers=", ".join(map(str, empty))) if empty else ""
+    return trim(trace, iterations_kept=[part.index for part in kept]) if note else trace, "; ".join(
+        filter(None, [note, idle])
+    )
 
 
 def invalid_reason(trace: Trace) -> str:

@@ -146,7 +146,9 @@ def test_overlong_kernels_end_at_the_next_one_or_at_a_wait(name, node, times, wa
     ``name`` are the launches, repeated for all kernels.
     """
     launches = name.split() * len(times)
-    recorded = [call(launches[i], 100 * i, 5, i) for i in range(len(times))] + [call(*each, 99) for each in wait]
+    recorded = [call(launches[i], 100 * i, 5, i) for i in range(len(times))] + [
+        call(waits, start, time, 99) for waits, start, time in wait
+    ]
     recorded += [
         device("k", 100 * i + 10, time, i, 7, "kernel", **{"graph node id": node}) for i, time in enumerate(times)
     ]
