@@ -232,7 +232,9 @@ class FinderInput:
         on_device = np.isin(graph.kind, DEVICE_KINDS)
         texts = []
         full = np.array(graph.names, object)
-        on_host = np.array([layer_type(idle.VERSION.sub("", name)) for name in graph.names], object)
+        on_host = np.array(
+            [layer_type(idle.VERSION.sub("", name), self.trace.repeated) for name in graph.names], object
+        )
         places = {"on the device": (tasks & on_device, full), "on the host": (tasks & ~on_device, on_host)}
         for place, (part, labels) in places.items():
             if part.any():
@@ -561,7 +563,10 @@ def device_awaited(case: FinderInput) -> Draft | None:
     tasks = awaited & ~copying & (numbers < last[graph.iteration])
     around = trace.calls.range[graph.row[tasks]]
     around = np.where(linked(trace.ranges.kind, around) == events.STEP, -1, around).tolist()
-    names = {layer_type(trace.name_of(trace.ranges, row)) if row >= 0 else "code outside operators" for row in around}
+    names = {
+        layer_type(trace.name_of(trace.ranges, row), trace.repeated) if row >= 0 else "code outside operators"
+        for row in around
+    }
     pieces, fields = case.in_calls(graph.row[tasks]), {"names": ", ".join(sorted(names)[:4])}
     return Draft(tasks, _unawaited(graph, tasks), idle=pieces, fields=fields)
 

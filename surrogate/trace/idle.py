@@ -287,7 +287,9 @@ def _names(trace: Trace, table: Timed, rows: Ints) -> np.ndarray:
     is_used[index] = True
     for used in np.flatnonzero(is_used[:-1]).tolist():
         text = VERSION.sub("", trace.names[used]) if table is trace.calls else trace.names[used]
-        labels[used] = layer_type(text) if table is trace.ranges or text.startswith(events.MODULE) else text
+        labels[used] = (
+            layer_type(text, trace.repeated) if table is trace.ranges or text.startswith(events.MODULE) else text
+        )
     return labels[index]
 
 

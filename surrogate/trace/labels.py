@@ -56,7 +56,7 @@ def find_labels(trace: Trace) -> Labels:
     """
     ranges, calls, activities = trace.ranges, trace.calls, trace.activities
     rows = label_rows(trace)
-    texts = [layer_type(trace.name_of(ranges, row)) for row in rows.tolist()]
+    texts = [layer_type(trace.name_of(ranges, row), trace.repeated) for row in rows.tolist()]
     names, name = numbered(texts, OUTSIDE_LABELS)
     instance = np.full(len(ranges), -1)
     instance[rows] = np.arange(len(rows))

@@ -50,6 +50,15 @@ def test_a_label_has_neither_arguments_nor_numbers():
     assert {text: layer_type(text) for text in labels} == labels
 
 
+def test_numbers_stay_in_labels_that_recur(read):
+    """Each step has the same two layers; epochs and steps differ, and "epoch 3" has two ranges one after the other."""
+    texts = ["epoch 3", "layer1.0", "layer1.1", "loss2d", "IO 1", "epoch 3", "layer1.0", "layer1.1", "loss2d", "IO 2"]
+    texts += ["epoch 4"]
+    trace = read({"traceEvents": [event("user_annotation", text, 10 * i, 5) for i, text in enumerate(texts)]})
+    assert trace.repeated == {"layer1.0", "layer1.1", "loss2d"}
+    assert {layer_type(text, trace.repeated) for text in texts} == {*trace.repeated, "epoch #", "IO #"}
+
+
 def test_layers_have_the_path_of_their_modules(read):
     """A module's later runs and the operators outside leaf modules are numbered."""
 

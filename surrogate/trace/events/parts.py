@@ -455,7 +455,7 @@ def _instances(trace: Trace, anchor: Ints, module: Ints, modules: Ints, phases: 
     iteration = iteration_at(every, starts)
     recorded = iteration_at(trace.chosen or _all_iterations(trace), starts)
     texts = [trace.name_of(frames if is_frame else ranges, at) for at, is_frame in zip(row, from_frame, strict=True)]
-    types = tuple(map(layer_type, texts))
+    types = tuple(layer_type(text, trace.repeated) for text in texts)
     names = _layer_names(types, _paths(trace, row, from_frame), from_frame, recorded)
     instances = names, types, row, from_frame, starts, ends, iteration
     owners = of_range, linked(of_range, trace.activities.range), phases, linked(phases, trace.activities.range, OTHER)
@@ -501,12 +501,15 @@ def label_rows(trace: Trace) -> Ints:
     return np.flatnonzero(by_user & ~trace.name_matches(ranges, _WRAPPER.match))
 
 
-def layer_type(name: str) -> str:
+def layer_type(name: str, repeated: frozenset[str] = frozenset()) -> str:
     """Return a type: ``aten::conv2d`` → ``conv2d``, ``nn.Module: Conv2d_3`` → ``Conv2d``, ``Step 1`` → ``Step #``.
 
-    A label has no arguments: ``forward(batch=32)`` → ``forward``.
+    A label has no arguments: ``forward(batch=32)`` → ``forward``. Labels in ``repeated`` keep their numbers.
     """
     if name.startswith(events.MODULE):
         return _COUNT.sub("", name[len(events.MODULE) :])
     name = name.removeprefix(_ENGINE)
-    return name.removeprefix("aten::") if "::" in name else events.NUMBER.sub("#", _ARGUMENTS.sub("", name) or name)
+    if "::" in name:
+        return name.removeprefix("aten::")
+    text = _ARGUMENTS.sub("", name) or name
+    return text if name in repeated else events.NUMBER.sub("#", text)

@@ -287,8 +287,24 @@ def build_trace(raw: RawTrace) -> Trace:
         syncs=_syncs(parts["syncs"], names),
         allocations=_allocations(parts["allocations"], nesting),
         ignored=dict(raw.ignored),
+        repeated=_repeated(parts["ranges"], names),
     )
     return with_limits(trace)
+
+
+def _repeated(ranges: Columns, names: Sequence[str]) -> frozenset[str]:
+    """Return the labels that occur twice, with another label between that differs in numbers if there is one."""
+    label = ranges["name"][np.isin(ranges["kind"], (events.ANNOTATION, events.NVTX))]
+    forms: dict[str, int] = {}
+    form_of = _lookup(
+        names, np.arange(len(names)), lambda name: forms.setdefault(events.NUMBER.sub("#", name), len(forms))
+    )
+    used = np.bincount(label, minlength=len(names))
+    is_alone = np.bincount(form_of[used > 0], minlength=len(forms))[form_of] == 1
+    label = label[np.argsort(form_of[label], kind="stable")]
+    is_new = np.append(True, label[1:] != label[:-1])[: len(label)]
+    runs = np.bincount(label[is_new], minlength=len(names))
+    return frozenset(names[i] for i in np.flatnonzero((runs > 1) | (is_alone & (used > 1))).tolist())
 
 
 def _mark_steps(ranges: Columns, names: Sequence[str]) -> None:

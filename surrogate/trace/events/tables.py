@@ -210,6 +210,8 @@ class Trace:
         Device activities of other iterations, which may run during the chosen ones. They have no launch calls.
     ignored
         Number of events without a table, by category.
+    repeated
+        The texts of labels that occur again after others like them; their numbers are part of the name.
     """
 
     source: str
@@ -236,6 +238,7 @@ class Trace:
     chosen: tuple[Iteration, ...] = ()
     others: Activities | None = None
     ignored: Mapping[str, int] = field(default_factory=dict)
+    repeated: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         counts = f"{len(self.ranges):,} ranges, {len(self.calls):,} calls, {len(self.activities):,} device activities"
