@@ -66,8 +66,9 @@ st.register_type_strategy(Conv, _convs())  # `@given(st.from_type(Conv))` in any
 
 @pytest.fixture(autouse=True)
 def _empty_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test an empty cache, so that no test reads or changes the developer's measurements."""
+    """Give each test an empty cache, so that no test reads or changes the developer's measurements, and no width."""
     monkeypatch.setenv("SEER_CACHE", str(tmp_path_factory.getbasetemp() / "no cache here"))
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it
 
 
 class CommandResult(NamedTuple):
