@@ -257,7 +257,8 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         evidence = next(with_interval, evidence)
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
-    if not last.other_host and _same_tasks(graph, last.graph):
+    swaps_gpu = last.other_host and np.isin(graph.kind, DEVICE_KINDS).any()
+    if not swaps_gpu and _same_tasks(graph, last.graph):
         raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))
     predicted = simulate(last.graph)
     # The ends of the interval come from the predictions' own intervals, or from a published error.
