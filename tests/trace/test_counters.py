@@ -45,10 +45,11 @@ def nvprof(path: Path, kernel: str, averages: Mapping[str, object]) -> Path:
 
 @pytest.fixture
 def invented(make_trace, read):
-    """Return a profile of two steps in which the convolution takes 5 ms."""
+    """Return a profile of two steps in which the convolution takes 5 ms, on a stream of its own."""
     trace = make_trace(steps=2)
-    for event in trace["traceEvents"]:
-        event["dur"] = 5000 if event["name"] == CONV else event.get("dur", 0)
+    for number, event in enumerate(trace["traceEvents"]):
+        if event["name"] == CONV:
+            event["dur"], event["args"]["stream"] = 5000, 100 + number
     return profile(read(trace))
 
 
