@@ -293,7 +293,10 @@ def build_trace(raw: RawTrace) -> Trace:
 
 
 def _repeated(ranges: Columns, names: Sequence[str]) -> frozenset[str]:
-    """Return the labels that occur twice, with another label between that differs in numbers if there is one."""
+    """Return the operators, and the labels that occur twice, with another label between that differs in numbers if there
+    is one.
+    """
+    operators = np.unique(ranges["name"][ranges["kind"] == events.OPERATOR]).tolist()
     label = ranges["name"][np.isin(ranges["kind"], (events.ANNOTATION, events.NVTX))]
     forms: dict[str, int] = {}
     form_of = _lookup(
@@ -304,7 +307,8 @@ def _repeated(ranges: Columns, names: Sequence[str]) -> frozenset[str]:
     label = label[np.argsort(form_of[label], kind="stable")]
     is_new = np.append(True, label[1:] != label[:-1])[: len(label)]
     runs = np.bincount(label[is_new], minlength=len(names))
-    return frozenset(names[i] for i in np.flatnonzero((runs > 1) | (is_alone & (used > 1))).tolist())
+    recurring = np.flatnonzero((runs > 1) | (is_alone & (used > 1))).tolist()
+    return frozenset(names[row] for row in (*operators, *recurring))
 
 
 def _mark_steps(ranges: Columns, names: Sequence[str]) -> None:
