@@ -54,6 +54,8 @@ _CODE = (idle.RANGE, idle.SYSTEM, idle.COLLECTION, idle.PYTHON, idle.UNKNOWN)
 """Causes of idle time in the program's own code."""
 _CAPTURED = (events.LAUNCH, events.MEMSET_CALL, events.RECORD_CALL, events.OTHER_CALL)
 """Kinds of runtime calls that a graph replaces."""
+_FILLING = 1.5
+"""The allocator's cache fills in the first iteration if it has more than this multiple of the others' calls."""
 _MANY = 10
 """Minimum kernels of an optimizer's step that is not fused, and minimum launches per step for `small_kernels`."""
 TEXTS = read_toml(__file__)
@@ -614,8 +616,11 @@ def exposed_communication(case: FinderInput) -> Draft | None:
 
 
 def allocator_stalls(case: FinderInput) -> Draft | None:
-    """Find the driver's allocations and frees after the first iteration, in which the allocator's cache still fills."""
-    tasks = (case.call_kind == events.MEMORY_CALL) & (case.graph.iteration > 0)
+    """Find the driver's allocations and frees. If the first iteration has most, the allocator's cache still fills."""
+    graph = case.graph
+    tasks = (case.call_kind == events.MEMORY_CALL) & (graph.iteration >= 0)
+    calls = np.bincount(graph.iteration[tasks], minlength=case.steps)
+    tasks &= graph.iteration >= (calls[0] > _FILLING * calls[1:].mean() if case.steps > 1 else 1)
     faster = scale(_unawaited(case.graph, tasks), tasks, 0.0)
     return Draft(tasks, faster, idle=case.in_calls(case.graph.row[tasks]))
 

@@ -293,9 +293,7 @@ def build_trace(raw: RawTrace) -> Trace:
 
 
 def _repeated(ranges: Columns, names: Sequence[str]) -> frozenset[str]:
-    """Return the operators, and the labels that occur twice, with another label between that differs in numbers if there
-    is one.
-    """
+    """Return the operators, and the labels that occur twice; a label that differs in numbers, if any, is between."""
     operators = np.unique(ranges["name"][ranges["kind"] == events.OPERATOR]).tolist()
     label = ranges["name"][np.isin(ranges["kind"], (events.ANNOTATION, events.NVTX))]
     forms: dict[str, int] = {}
