@@ -1,6 +1,6 @@
 """A what-if: its rule, the setting that it reads, the change that it returns, and the evidence of its error."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from pathlib import Path
@@ -285,67 +285,19 @@ EVIDENCE |= {name: _published(**row) for name, row in _TABLE["published"].items(
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
-    """An operator of a `StepAnswer` step, which takes 10 µs on the host.
-
-    If ``kernel`` is given, the operator launches it, and it takes ``us``. The host calls one operator after the other,
-    then waits. Kernels run in order, and each starts after its launch has returned. A kernel with ``Memcpy`` in its
-    name is a copy, one with ``nccl`` a collective. A positive ``sequence`` is autograd's number. A backward operator
-    (``ackward`` in its name) shares it with its forward operator. ``shapes`` are shapes of fp32 tensors.
-    """
-
-    name: str
-    kernel: str = ""
-    us: float = 0.0
-    sequence: int = -1
-    shapes: Sequence[Sequence[int]] = ()
-
-
-STEP = tuple(Op(**row) for row in _TABLE["step"])
-"""A training step of 2,110 µs on a V100.
-
-The first launch ends after 10 µs. Then the device runs without a pause, and the host waits for it. The convolution's
-input has 15.75 MB, the ReLU's input 6 MB, and the parameters 4 MB.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class StepAnswer:
-    """The known answer of a what-if: µs per iteration after the change, computed by hand.
-
-    The trace is two steps of ``ops`` on a V100. ``value`` and ``target`` are the what-if's number and GPU.
-    ``algorithms_us`` are the times that the model of convolutions predicts for every convolution.
-    """
-
-    us: float
-    ops: Sequence[Op] = STEP
-    value: float | None = None
-    target: str | None = None
-    algorithms_us: Mapping[str, float] = field(default_factory=dict)
-
-
-def _known_answer(row: Mapping[str, Any]) -> StepAnswer:
-    """Return the answer of a row of ``setting.toml``: ``ops`` replace the step, ``more`` follow it."""
-    ops, more = (tuple(Op(**op) for op in row.get(name, ())) for name in ("ops", "more"))
-    return StepAnswer(**{name: row[name] for name in row if name not in ("ops", "more")}, ops=ops or (*STEP, *more))
-
-
-_KNOWN_ANSWERS = {name: _known_answer(row) for name, row in _TABLE["answer"].items()}
-
-
-@dataclass(frozen=True, slots=True)
 class WhatIfRule:
     """A what-if as `rule` declares it.
 
     ``apply`` changes a graph, ``value`` describes the what-if's number, ``evidence`` its error. If
-    ``takes_gpu``, its value is a GPU's name instead of a number.
+    ``takes_gpu``, its value is a GPU's name instead of a number. ``known_answer`` is an answer computed by hand, for
+    the tests (`tests/trace/whatif/steps.py`).
     """
 
     name: str
     apply: GraphChange
     value: WhatIfValue | None = None
     evidence: ErrorEvidence | None = None
-    known_answer: StepAnswer | None = None
+    known_answer: Mapping[str, Any] | None = None
     takes_gpu: bool = False
 
     @property
@@ -372,13 +324,12 @@ def rule(name: str, **declared: Any) -> Callable[[GraphChange], WhatIfRule]:
     name : str
         The what-if's name.
     **declared
-        Fields of `WhatIfRule`: ``evidence``, ``known_answer`` (an answer computed by hand; by default the one in
-        ``setting.toml``), ``value`` if it takes a number, ``takes_gpu`` if its value is a GPU's name.
+        Fields of `WhatIfRule`: ``evidence``, ``known_answer``, ``value`` if it takes a number, ``takes_gpu`` if its
+        value is a GPU's name.
 
     Returns
     -------
     callable
         A decorator of a function (graph, setting, value) → `Change`.
     """
-    declared.setdefault("known_answer", _KNOWN_ANSWERS.get(name))
     return lambda apply: WhatIfRule(name, apply, **declared)

@@ -1,16 +1,70 @@
-"""Builds a trace of PyTorch's profiler from the steps of a known answer, and predicts its convolutions."""
+"""Known answers of what-ifs; a trace of PyTorch's profiler from their steps, and predictions of its convolutions."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from surrogate.trace.whatif.setting import Op, WhatIfSetting
+from surrogate.trace.whatif.setting import WhatIfRule, WhatIfSetting
+from tests.known import known_answers
 from tests.trace.events import event
 
 HOST_US = 10
 """Host time of an operator; its launch returns at the end."""
 LAUNCH_US = 4
 _CATEGORIES = {"Memcpy": "gpu_memcpy", "Optimizer": "user_annotation", "ProfilerStep": "user_annotation"}
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator of a `StepAnswer` step, which takes 10 µs on the host.
+
+    If ``kernel`` is given, the operator launches it, and it takes ``us``. The host calls one operator after the other,
+    then waits. Kernels run in order, and each starts after its launch has returned. A kernel with ``Memcpy`` in its
+    name is a copy, one with ``nccl`` a collective. A positive ``sequence`` is autograd's number. A backward operator
+    (``ackward`` in its name) shares it with its forward operator. ``shapes`` are shapes of fp32 tensors.
+    """
+
+    name: str
+    kernel: str = ""
+    us: float = 0.0
+    sequence: int = -1
+    shapes: Sequence[Sequence[int]] = ()
+
+
+STEP = tuple(Op(**row) for row in known_answers(__file__)["step"])
+"""A training step of 2,110 µs on a V100.
+
+The first launch ends after 10 µs. Then the device runs without a pause, and the host waits for it. The convolution's
+input has 15.75 MB, the ReLU's input 6 MB, and the parameters 4 MB.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StepAnswer:
+    """The known answer of a what-if: µs per iteration after the change, computed by hand.
+
+    The trace is two steps of ``ops`` on a V100. ``value`` and ``target`` are the what-if's number and GPU.
+    ``algorithms_us`` are the times that the model of convolutions predicts for every convolution.
+    """
+
+    us: float
+    ops: Sequence[Op] = STEP
+    value: float | None = None
+    target: str | None = None
+    algorithms_us: Mapping[str, float] = field(default_factory=dict)
+
+
+def known_answer(rule: WhatIfRule) -> StepAnswer | None:
+    """Return the answer that the rule declares, or the one in ``steps.toml``; None without one.
+
+    It has the fields of `StepAnswer`, with fields of `Op` as its ``ops``, and further operators as ``more``.
+    """
+    row = rule.known_answer or known_answers(__file__)["answer"].get(rule.name)
+    if row is None:
+        return None
+    ops, more = (tuple(Op(**op) for op in row.get(name, ())) for name in ("ops", "more"))
+    return StepAnswer(**{name: row[name] for name in row if name not in ("ops", "more")}, ops=ops or (*STEP, *more))
 
 
 def trace_of(operators: Sequence[Op], steps: int = 2) -> dict[str, Any]:

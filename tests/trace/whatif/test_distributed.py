@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from surrogate.trace.graph import graph_of
 from surrogate.trace.profiling import profile
 from surrogate.trace.whatif import Interconnect, evaluate, setting_of, what_if
-from surrogate.trace.whatif.setting import Op
-from tests.trace.whatif.steps import trace_of
+from tests.trace.whatif.steps import Op, trace_of
 
 
 def test_nccl_all_reduce_times_equal_hand_computed_values(refused):

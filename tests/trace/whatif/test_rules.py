@@ -20,10 +20,10 @@ from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import Interconnect, evaluate, select, setting_of, what_if, what_ifs
 from surrogate.trace.whatif.hardware import convolutions_of
-from surrogate.trace.whatif.setting import Op, sentence
+from surrogate.trace.whatif.setting import sentence
 from surrogate.trace.whatif.training import NETWORK
 from tests.known import cases
-from tests.trace.whatif.steps import FakeAlgorithms, trace_of
+from tests.trace.whatif.steps import FakeAlgorithms, Op, trace_of
 
 
 def times(graph, **selection):
