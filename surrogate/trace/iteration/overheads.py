@@ -8,7 +8,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -308,17 +308,16 @@ class Overheads:
         write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
 
-def measure_overheads(work: HostWork, source: str = "", keep: Sequence[int] | None = None) -> Overheads:
+def measure_overheads(work: HostWork, source: str = "", keep: Container[int] | None = None) -> Overheads:
     """Return the overheads of the steps of ``work``, or only of the iterations (positions) in ``keep``.
 
     Outliers are dropped per operator and over all operators: samples outside the quartiles ± 1.5 times their distance.
     A sample that is negative without the profiler's cost counts as 0.
     """
     samples: Samples = defaultdict(list)
-    kept_iterations = None if keep is None else set(keep)
     last: dict[int, HostStep] = {}
     for step in work.steps:
-        if kept_iterations is None or step.iteration in kept_iterations:
+        if keep is None or step.iteration in keep:
             _add_gap_samples(step, last, samples)
             if not step.is_input:
                 _add_step_samples(step, segments(step), samples)

@@ -15,11 +15,13 @@ Lin et al. (HiPC 2022) divide the host time of an operator into overheads:
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError, check_choice, read_toml
@@ -107,12 +109,6 @@ class StreamClocks:
         """Advance the clocks by ``steps``, in their order."""
         for step in steps:
             self.advance(step)
-
-    def host_step_us(self, step: HostStep, overheads: Overheads) -> float:
-        """Return the host's time of one step, with clocks that start at 0 and a device without gaps and tails."""
-        clocks = StreamClocks(overheads, self.time_us, self.stream, self.collective, gap_us=0.0, tail_us=0.0)
-        clocks.advance(step)
-        return clocks.host_now_us
 
     def advance(self, step: HostStep) -> None:
         """Advance the clocks by one step.
@@ -204,15 +200,6 @@ class StreamClocks:
         """Let compute continue when the collectives have ended."""
         for stream, clock in self.device_us.items():
             self.device_us[stream] = max(clock, self.collective_us)
-
-
-def clocks_for(
-    trace: Trace, overheads: Overheads, time_us: NDArray[np.float64], *, traced: bool = False
-) -> StreamClocks:
-    """Return clocks at 0 for the activities of ``trace``. If ``traced``, the host pays the profiler's cost."""
-    stream = trace.activities.stream.tolist()
-    is_collective = collectives(trace).tolist()
-    return StreamClocks(overheads, time_us, stream, is_collective, host_overheads.EVENT_US if traced else 0.0)
 
 
 SOURCES = ("measured", "surrogate")
@@ -346,10 +333,8 @@ class IterationTimes(TableResult):
         values |= {name: [asdict(row) for row in part] for name, part in rows.items()}
         return values | {"overheads": {"sources": list(self.overheads.sources)}, "notes": list(self.notes)}
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """Return a pandas DataFrame with one row per iteration."""
-        import pandas as pd
-
         return pd.DataFrame([asdict(part) for part in self])
 
 
@@ -487,16 +472,12 @@ def _overheads(
     if overheads is not None and leave_one_out:
         raise InputError("overheads are given and also requested from the other iterations; choose one of the two")
     own_overheads = host_overheads.measure_overheads(work, source) if overheads is None else overheads
-    count = len(work.iterations)
+    every = range(len(work.iterations))
     if not leave_one_out:
-        return [own_overheads] * count, own_overheads
-    if count < 2:
+        return [own_overheads] * len(every), own_overheads
+    if len(every) < 2:
         raise InputError("the trace has one iteration; overheads of other iterations need two")
-    others = [
-        host_overheads.measure_overheads(work, source, [other for other in range(count) if other != position])
-        for position in range(count)
-    ]
-    return others, own_overheads
+    return [host_overheads.measure_overheads(work, source, {*every} - {one}) for one in every], own_overheads
 
 
 def predictors_for(trace: Trace, device: Gpu | None, bundle: str | Path | None) -> Predictors:
@@ -534,7 +515,7 @@ def _notes(replay: "IterationReplay") -> tuple[str, ...]:
     return tuple(notes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IterationReplay:
     """The iterations of a trace on both clocks.
 
@@ -570,6 +551,12 @@ class IterationReplay:
             **self.result_fields,
         )
 
+    @cached_property
+    def _columns(self) -> dict[str, Any]:
+        """The columns of the trace's activities for `StreamClocks`."""
+        stream, is_collective = self.trace.activities.stream.tolist(), collectives(self.trace).tolist()
+        return {"time_us": self.times.time_us, "stream": stream, "collective": is_collective}
+
     def _steps(self, chosen: Sequence[int]) -> list[HostStep]:
         return [step for position in chosen for step in self.work.by_iteration[position]]
 
@@ -578,9 +565,9 @@ class IterationReplay:
 
         If the whole trace is one iteration, its time ends when the device ends.
         """
-        clocks = clocks_for(self.trace, self.overheads_of[0], self.times.time_us, traced=traced)
+        event_us = host_overheads.EVENT_US if traced else 0.0
+        clocks = StreamClocks(self.overheads_of[0], **self._columns, loading=self.loading, event_us=event_us)
         clocks.last_arrival_us = self.last_arrival_us.get(traced, ())
-        clocks.loading = self.loading
         # Work that was launched before the first iteration occupies its streams.
         earlier = earlier_work(self.trace, self.work.iterations)
         for stream, rows in grouped(earlier.stream, np.arange(len(earlier))):
@@ -597,17 +584,13 @@ class IterationReplay:
     def _row(self, position: int, predicted_us: float, unprofiled_us: float) -> IterationTime:
         iteration, overheads = self.work.iterations[position], self.overheads_of[position]
         steps = self._steps([position])
-        clocks = clocks_for(self.trace, overheads, self.times.time_us)
-        clocks.loading = self.loading
+        clocks = StreamClocks(overheads, **self._columns, loading=self.loading)
         clocks.run(steps)
         rows = [row for step in steps for row in step.activities]
-        device = self.times.time_us[rows]
-        busy = float(device.sum())
+        measured_us, device_us = iteration.time_us, float(self.times.time_us[rows].sum())
         # If no prediction is missing, measured times were requested; else they replace missing predictions.
-        is_missing = [bool(self.times.reasons) and self.times.source[row] == kernel_times.MEASURED for row in rows]
+        kept = [row for row in rows if self.times.reasons and self.times.source[row] == kernel_times.MEASURED]
         with_samples = sum(step.is_input or overheads.has_samples(step.name) for step in steps)
-        measured_us, device_us = iteration.time_us, self.trace.activities.time_us
-        predicted_device_us = float(device[~np.array(is_missing, np.bool_)].sum())
         return IterationTime(
             index=iteration.index,
             label=iteration.label,
@@ -617,11 +600,11 @@ class IterationReplay:
             unprofiled_us=unprofiled_us,
             alone_us=clocks.now_us,
             host_us=clocks.host_now_us,
-            device_us=busy,
-            measured_device_us=float(device_us[rows].sum()),
+            device_us=device_us,
+            measured_device_us=float(self.trace.activities.time_us[rows].sum()),
             input_us=self.loading * sum(step.time_us for step in steps if step.is_input),
             untraced_us=_untraced_us(steps),
-            coverage=predicted_device_us / busy if busy else 1.0,
+            coverage=1 - float(self.times.time_us[kept].sum()) / device_us if device_us else 1.0,
             host_coverage=with_samples / len(steps) if steps else 1.0,
         )
 
@@ -629,13 +612,15 @@ class IterationReplay:
         """Return means over the iterations in ``chosen``, sorted by device time, then host time, longest first."""
         measured, predicted = self.trace.activities.time_us, self.times.time_us
         # With device times of 0 only the host's T1 to T5 remain.
-        idle = clocks_for(self.trace, self.overheads_of[0], np.zeros_like(predicted))
+        idle = self._columns | {"time_us": np.zeros_like(predicted), "gap_us": 0.0, "tail_us": 0.0}
         sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(5))
         sources: dict[str, set[str]] = defaultdict(set)
         for step in self._steps(chosen):
             rows = step.activities
-            host_us = idle.host_step_us(step, self.overheads_of[step.iteration])
-            sums[step.name] += [1, len(step.launches), host_us, measured[rows].sum(), predicted[rows].sum()]
+            clocks = StreamClocks(self.overheads_of[step.iteration], **idle)
+            clocks.advance(step)
+            figures = (len(step.launches), clocks.host_now_us, measured[rows].sum(), predicted[rows].sum())
+            sums[step.name] += [1, *figures]
             sources[step.name].update(self.times.source[row] for row in rows)
         table = [
             OperatorRow(name, *(values / len(chosen)).tolist(), source=", ".join(sorted(sources[name])))
@@ -645,13 +630,9 @@ class IterationReplay:
 
 
 def _untraced_us(steps: Sequence[HostStep]) -> float:
-    last: dict[int, HostStep] = {}
-    total = 0
-    for step in steps:
-        before = last.get(step.thread)
-        others = max((other.end_ns for other in last.values()), default=0)
-        if before is not None and before.parent == step.parent:
-            gap = step.start_ns - max(before.end_ns, others)  # work of another thread is not a gap
-            total += gap if gap > host_overheads.NEIGHBOUR_GAP_US[1] * 1e3 else 0
-        last[step.thread] = step
-    return total / 1e3
+    """Return the time of gaps on threads that are too long for T1, without work of other threads."""
+    rows = [(step.thread, step.parent, step.start_ns, step.end_ns) for step in steps]
+    table = pd.DataFrame(rows, columns=["thread", "parent", "start", "end"], dtype=np.int64)
+    is_neighbour = table.groupby("thread")["parent"].shift() == table["parent"]
+    gap_us = (table["start"] - table["end"].cummax().shift()) / 1e3
+    return float(gap_us[is_neighbour & (gap_us > host_overheads.NEIGHBOUR_GAP_US[1])].sum())
