@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -152,15 +151,13 @@ class WhatIfAnswer:
         """
         paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
-        unchanged = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+        times = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
+        others = ("device_low_us", "device_high_us", "interval_of", "gpus")
         return {
-            **{name: getattr(self, name) for name in unchanged},
+            **{name: getattr(self, name) for name in times},
             "device_us_before": device_us(self.baseline),
             "device_us_after": device_us(self.predicted),
-            "device_low_us": self.device_low_us,
-            "device_high_us": self.device_high_us,
-            "interval_of": self.interval_of,
-            "gpus": self.gpus,
+            **{name: getattr(self, name) for name in others},
             "speedup_all_gpus": self.speedup * self.gpus,
             "scaling_efficiency": self.speedup if self.gpus > 1 else None,
             "samples_per_s_before": per_s,
@@ -224,22 +221,24 @@ def evaluate(
             applied.append(what_if)
         except InputError as error:
             has_device = np.isin(graph.kind, DEVICE_KINDS).any()
-            reason = str(error) if has_device else f"{setting.profile.trace.source}: {NO_DEVICE}"
-            if refusals is None:
-                raise InputError(reason) from None
-            refusals[what_if.label] = reason
+            _refuse(
+                refusals, what_if.label, str(error) if has_device else f"{setting.profile.trace.source}: {NO_DEVICE}"
+            )
     for first, second in combinations(applied, 2) if together else ():
-        names = {first.name, second.name}
-        if len(names) == 1 or names <= _DISTRIBUTED:
-            label = " + ".join(what_if.label for what_if in applied)
+        if first.name == second.name or {first.name, second.name} <= _DISTRIBUTED:
             reason = f"{first.label} and {second.label} exclude each other; give one of them, or leave out --together"
-            if refusals is None:
-                raise InputError(reason)
-            refusals[label] = reason
+            _refuse(refusals, " + ".join(what_if.label for what_if in applied), reason)
             return answers
     if together and len(applied) > 1:
         answers.append(_answer(graph, baseline, applied, setting))
     return answers
+
+
+def _refuse(refusals: dict[str, str] | None, label: str, reason: str) -> None:
+    """Add a reason to ``refusals``. Raises `InputError` if it is None."""
+    if refusals is None:
+        raise InputError(reason) from None
+    refusals[label] = reason
 
 
 def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: WhatIfSetting) -> WhatIfAnswer:
@@ -249,12 +248,12 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         changes.append(part(changes[-1].graph, setting))
     last = changes[-1]
     evidences = [change.evidence or part.evidence for change, part in zip(changes[1:], parts, strict=True)]
-    has_published = any(evidence.error is not None for evidence in evidences)
-    end_graphs = [] if len(parts) > 1 and has_published else _end_graphs(graph, parts, setting, last)
-    evidence = evidences[0] if len(parts) == 1 else NO_PUBLISHED_ERROR
-    if len(parts) > 1 and end_graphs:
-        with_interval = (each for each in evidences if each.interval != NO_PUBLISHED_ERROR.interval)
-        evidence = next(with_interval, evidence)
+    evidence, end_graphs = evidences[0], list[Graph]()
+    if len(parts) == 1 or all(each.error is None for each in evidences):
+        end_graphs = _end_graphs(graph, parts, setting, last)
+    if len(parts) > 1:
+        with_interval = (each for each in evidences if end_graphs and each.interval != NO_PUBLISHED_ERROR.interval)
+        evidence = next(with_interval, NO_PUBLISHED_ERROR)
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
     swaps_gpu = last.other_host and np.isin(graph.kind, DEVICE_KINDS).any()
@@ -365,17 +364,14 @@ def layer_changes(before: Timeline, after: Timeline) -> list[dict[Hashable, Any]
     return times.loc[largest].rename_axis("type").reset_index().to_dict("records")
 
 
-def _by_type(timeline: Timeline) -> defaultdict[str, float]:
+def _by_type(timeline: Timeline) -> dict[Hashable, float]:
     """Return the device time per layer type and iteration, in µs; tasks outside layers count as `OUTSIDE`."""
     graph = timeline.graph
-    sums = defaultdict[str, float](float)
     rows = np.flatnonzero(graph.on_streams)
-    # Index 0 is for tasks of no layer, which have the number -1.
-    time = np.bincount(graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
-    for name, time_us in zip((OUTSIDE, *graph.layers), time.tolist(), strict=True):
-        # A layer's name is its type and a number.
-        sums[name.rpartition(".")[0] or name] += time_us / max(len(graph.iterations), 1)
-    return sums
+    # Index 0 is for tasks of no layer, which have the number -1. A layer's name is its type and a number.
+    time_us = np.bincount(graph.layer[rows] + 1, weights=graph.duration_us[rows], minlength=len(graph.layers) + 1)
+    types = [name.rpartition(".")[0] or name for name in (OUTSIDE, *graph.layers)]
+    return pd.Series(time_us / max(len(graph.iterations), 1)).groupby(np.array(types), sort=False).sum().to_dict()
 
 
 def write_timeline(timeline: Timeline, path: str | Path, label: str) -> None:
@@ -403,38 +399,33 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     graph = timeline.graph
     processes = list(_PROCESSES)
     events: list[dict[str, object]] = [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": _PROCESSES[kind]}}
-        for pid, kind in enumerate(processes)
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+        for pid, name in enumerate(_PROCESSES.values())
     ]
-    for tid, resource in enumerate(graph.resources):
-        track_ids = {"pid": processes.index(resource.kind), "tid": tid}
-        events.append({"ph": "M", "name": "thread_name", **track_ids, "args": {"name": resource.label}})
+    tracks = [{"pid": processes.index(resource.kind), "tid": tid} for tid, resource in enumerate(graph.resources)]
+    for track, resource in zip(tracks, graph.resources, strict=True):
+        events.append({"ph": "M", "name": "thread_name", **track, "args": {"name": resource.label}})
     for task in np.flatnonzero(~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)).tolist():
-        tid = int(graph.resource[task])
-        resource = graph.resources[tid]
-        kind = int(graph.kind[task])
+        resource, kind = graph.resources[graph.resource[task]], int(graph.kind[task])
         arguments: dict[str, object] = {"kind": TASK_KINDS[kind]}
         if graph.layer[task] >= 0:
             arguments["layer"] = graph.layers[graph.layer[task]]
         if resource.kind == STREAM:
             # A stream's label ends with its number, as in "GPU 0 stream 7".
             arguments |= {"device": resource.device, "stream": resource.label.rpartition("stream ")[2]}
-        track = (_CATEGORIES[kind], graph.name_of(task), processes.index(resource.kind), tid)
-        events.append(_complete(*track, float(timeline.start_us[task]), float(graph.duration_us[task]), arguments))
+        task_name = {"ph": "X", "cat": _CATEGORIES[kind], "name": graph.name_of(task)}
+        times = _rounded(float(timeline.start_us[task]), float(graph.duration_us[task]))
+        events.append({**task_name, **tracks[graph.resource[task]], **times, "args": arguments})
     # The iterations are ranges on the thread of their marks.
-    thread = graph.resource[graph.kind == MARK][:1].tolist()
     for iteration, (start_us, end_us) in zip(graph.iterations, timeline.marks_us().tolist(), strict=False):
-        track_ids = (processes.index("thread"), thread[0])
-        events.append(_complete("user_annotation", iteration.label, *track_ids, start_us, end_us - start_us, {}))
+        step_name = {"ph": "X", "cat": "user_annotation", "name": iteration.label}
+        track = tracks[graph.resource[graph.kind == MARK][0]]
+        events.append({**step_name, **track, **_rounded(start_us, end_us - start_us), "args": {}})
     return events
 
 
-def _complete(
-    category: str, name: str, pid: int, tid: int, start_us: float, time_us: float, arguments: dict[str, object]
-) -> dict[str, object]:
-    """Return a complete event of Chrome's format; times are rounded to three decimals."""
-    times = {"ts": round(start_us, 3), "dur": round(time_us, 3)}
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": arguments}
+def _rounded(start_us: float, time_us: float) -> dict[str, float]:
+    return {"ts": round(start_us, 3), "dur": round(time_us, 3)}
 
 
 def _declared() -> dict[str, WhatIfRule]:
@@ -473,11 +464,9 @@ def what_if(text: str) -> WhatIf:
         raise InputError(f"what-if {text!r} is a number; write it after a name, as in batch={text}")
     check_choice("what-if", name, WHAT_IF_RULES)
     declared = WHAT_IF_RULES[name]
-    evidence = declared.evidence or NO_PUBLISHED_ERROR
-    if not equals:
-        return WhatIf(name, declared, evidence=evidence)
-    if declared.takes_gpu:
-        return WhatIf(name, declared, evidence=evidence, target=gpu(number))
+    chosen = WhatIf(name, declared, evidence=declared.evidence or NO_PUBLISHED_ERROR)
+    if not equals or declared.takes_gpu:
+        return replace(chosen, target=gpu(number)) if equals else chosen
     if declared.value is None:
         raise InputError(f"what-if {name!r} takes no number; write it without {text[len(name) :]!r}")
     try:
@@ -487,7 +476,7 @@ def what_if(text: str) -> WhatIf:
     minimum = declared.value.minimum
     if not (0 < value < inf and value >= minimum):
         raise InputError(f"{text}: give a number {f'of {minimum:g} or more' if minimum else 'above 0'}")
-    return WhatIf(name, declared, value, evidence)
+    return replace(chosen, value=value)
 
 
 def what_ifs(

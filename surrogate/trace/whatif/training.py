@@ -119,11 +119,10 @@ def data_parallel(graph: Graph, setting: WhatIfSetting, value: float | None) -> 
         update = _first_update(graph, iteration)
         gradients = ((parameter.ready_ns, parameter.size_bytes) for parameter in parameters)
         for number, (ready_ns, size) in enumerate(gradient_buckets(gradients, network.bucket_bytes)):
-            ready = _last_launched(graph, setting, ready_ns)
-            after, before = _dependencies(ready, update if ready >= 0 else -1)
-            time_us = network.all_reduce_us(size)
-            name = f"all-reduce of bucket {number}"
-            tasks.append(NewTask(name, "collective", NETWORK, time_us, after=after, before=before, iteration=iteration))
+            after, before = _dependencies(_last_launched(graph, setting, ready_ns), update)
+            order = {"after": after, "before": before if after else (), "iteration": iteration}
+            transfer = (f"all-reduce of bucket {number}", "collective", NETWORK, network.all_reduce_us(size))
+            tasks.append(NewTask(*transfer, **order))
     return Change(primitives.insert(graph, tasks), gpus=network.workers, assumes=str(network))
 
 
