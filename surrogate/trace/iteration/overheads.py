@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +43,6 @@ class Action:
     waits for the copy; ``blocked_us`` is the part of the call's own time that it waits.
     """
 
-    call: int
     name: str
     kind: int
     start_ns: int
@@ -62,15 +61,14 @@ class Action:
 class HostStep:
     """One step of the host: an outermost operator, an input wait, or a call outside operators.
 
-    ``row`` is its row in ``trace.ranges`` (-1 for a single call), ``parent`` the range around it. Steps with the same
-    thread and parent are neighbours. ``events_ns`` are the starts of the traced events inside, without launches.
+    ``parent`` is the range around it. Steps with the same thread and parent are neighbours. ``events_ns`` are the
+    starts of the traced events inside, without launches.
     """
 
     name: str
     thread: int
     start_ns: int
     end_ns: int
-    row: int
     parent: int
     iteration: int
     is_input: bool
@@ -134,10 +132,11 @@ def host_work(trace: Trace) -> HostWork:
                 inside_ns[step_row].append(int(calls.start_ns[row]))
         elif action is not None:
             times = int(calls.thread[row]), action.start_ns, action.end_ns
-            place = -1, int(calls.range[row]), int(of_call[row])
+            place = int(calls.range[row]), int(of_call[row])
             steps.append(HostStep(action.name, *times, *place, False, False, (action,), ()))
-    for row in np.flatnonzero((owner >= 0) & (owner != np.arange(len(ranges)))).tolist():
-        inside_ns[int(owner[row])].append(int(ranges.start_ns[row]))
+    for row, step_row in enumerate(owner.tolist()):
+        if step_row not in (-1, row):
+            inside_ns[step_row].append(int(ranges.start_ns[row]))
     for row in np.flatnonzero(owner == np.arange(len(ranges))).tolist():
         name = trace.name_of(ranges, row)
         is_operator = bool(ranges.kind[row] == events.OPERATOR)
@@ -145,7 +144,7 @@ def host_work(trace: Trace) -> HostWork:
         # Annotations often contain a counter: "Step 10" and "Step 20" are one kind of work.
         label = name if is_operator else _NUMBER.sub("#", name)
         times = int(ranges.thread[row]), int(ranges.start_ns[row]), int(ranges.end_ns[row])
-        place = row, int(ranges.parent[row]), int(of_range[row])
+        place = int(ranges.parent[row]), int(of_range[row])
         inside = tuple(by_owner[row]), tuple(sorted(inside_ns[row]))
         steps.append(HostStep(label, *times, *place, is_input, is_operator, *inside))
     steps.sort(key=lambda step: (step.start_ns, -step.end_ns))
@@ -181,13 +180,11 @@ def _actions(trace: Trace) -> tuple[dict[int, Action], tuple[int, ...]]:
 def _action(trace: Trace, row: int, launched: tuple[int, ...], copy: int) -> Action:
     """Return the action of a call; ``copy`` is the activity that it waits for (`blocking_copies`), -1 for none."""
     calls = trace.calls
-    start = int(calls.start_ns[row])
-    end = int(calls.end_ns[row])
-    host_waits = copy >= 0
-    blocked = min(int(trace.activities.end_ns[copy]), end) - start if host_waits else 0
+    start, end = int(calls.start_ns[row]), int(calls.end_ns[row])
+    blocked = min(int(trace.activities.end_ns[copy]), end) - start if copy >= 0 else 0
     # A call of unknown name that launched something is a launch.
     kind = int(calls.kind[row]) if calls.kind[row] in _ACTIONS else events.LAUNCH
-    return Action(row, trace.name_of(calls, row), kind, start, end, launched, host_waits, max(blocked, 0) / 1e3)
+    return Action(trace.name_of(calls, row), kind, start, end, launched, copy >= 0, max(blocked, 0) / 1e3)
 
 
 SegmentTime = tuple[float, int]
@@ -222,11 +219,8 @@ def segments(step: HostStep) -> Segments:
 
 
 def _part(step: HostStep, start_ns: int, end_ns: int, own_events: int = 0) -> SegmentTime:
-    waiting = sum(
-        max(min(action.end_ns, end_ns) - max(action.start_ns, start_ns), 0)
-        for action in step.actions
-        if action.kind == events.SYNC_CALL
-    )
+    waits = [action for action in step.actions if action.kind == events.SYNC_CALL]
+    waiting = sum(max(min(wait.end_ns, end_ns) - max(wait.start_ns, start_ns), 0) for wait in waits)
     return max(end_ns - start_ns - waiting, 0) / 1e3, step.events_between(start_ns, end_ns) + own_events
 
 
@@ -295,9 +289,9 @@ class Overheads:
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
-        by_name: dict[str, dict[str, Mean]] = defaultdict(dict)
-        for (kind, name), mean in sorted(self.means.items(), key=lambda item: (KINDS.index(item[0][0]), item[0][1])):
-            by_name[kind][name] = mean
+        means = sorted(self.means.items())
+        by_name = {kind: {name: mean for (own, name), mean in means if own == kind} for kind in KINDS}
+        by_name = {kind: names for kind, names in by_name.items() if names}
         overall = {kind: names.pop("") for kind, names in by_name.items() if "" in names}
         models = {kind: asdict(model) for kind, model in self.collective_models.items()}
         about = {"schema": SCHEMA, "unit": "us", "sources": list(self.sources)}
@@ -396,13 +390,10 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
     every = list(parts)
     if not every:
         raise InputError("no overheads are given; measure them in one trace at least")
-    samples: dict[tuple[str, str], list[Mean]] = defaultdict(list)
-    for key, mean in (item for part in every for item in part.means.items()):
-        samples[key].append(mean)
     means = {}
-    for key, values in samples.items():
-        count = sum(mean.samples for mean in values)
-        means[key] = Mean(sum(mean.mean_us * mean.samples for mean in values) / count if count else 0.0, count)
+    for key in dict.fromkeys(key for part in every for key in part.means):
+        time_us, samples = zip(*(part.means[key] for part in every if key in part.means), strict=True)
+        means[key] = Mean(float(np.average(time_us, weights=samples)) if any(samples) else 0.0, sum(samples))
     return Overheads(means, tuple(dict.fromkeys(s for part in every for s in part.sources)), every[0].collective_models)
 
 
@@ -449,26 +440,22 @@ def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float
     """
     from scipy.optimize import least_squares, nnls
 
-    # Least squares of (overhead + moved / bandwidth) / time against 1; both parts are at least 0.
     times = np.array(time_us)
     x = np.log2([float(problem.dram_bytes) for problem in problems])
     moved = np.exp2(x) * [float(problem.factor) for problem in problems] / 1e3  # divided by GB/s, this gives µs
+    # Least squares of (overhead + moved / bandwidth) / time against 1; both parts are at least 0.
     (overhead, per_gbs), _ = nnls(np.stack([1 / times, moved / times], axis=1), np.ones(len(times)))
     # Sizes up to a are dominated by latency; sizes from c reach the full bandwidth.
     rate = moved / times
-    short = times <= RISING * times.min()
-    full = rate >= SATURATED * rate.max()
-    straight = CollectiveModel(
-        overhead_us=float(overhead), max_gbs=1 / max(float(per_gbs), 1e-6), a=0.0, c=0.0, l=0.0, k=0.0, x0=0.0, b=0.0
-    )
-    a = float(x[short].max())
-    c = float(x[~full].max(initial=0.0))
+    no_curve = dict.fromkeys(("a", "c", "l", "k", "x0", "b"), 0.0)
+    straight = CollectiveModel(overhead_us=float(overhead), max_gbs=1 / max(float(per_gbs), 1e-6), **no_curve)
+    a = float(x[times <= RISING * times.min()].max())
+    c = float(x[rate < SATURATED * rate.max()].max(initial=0.0))
     between = (x > a) & (x <= c)
     if len(np.unique(x[between])) < CURVE_FROM:
         return straight
     # Between a and c, a logistic curve gives log10 of the rate against log2 of the size.
-    log_rate = np.log10(rate[between])
-    size = x[between]
+    log_rate, size = np.log10(rate[between]), x[between]
     minimum, maximum = float(log_rate.min()), float(log_rate.max())
 
     def errors(curve: np.ndarray) -> np.ndarray:
@@ -479,7 +466,7 @@ def fit_collective_model(problems: Sequence[Collective], time_us: Sequence[float
     bounds = (0.0, 0.01, size.min() - 10, minimum - 3), (10.0, 10.0, size.max() + 10, maximum)
     fit = least_squares(errors, first, bounds=bounds)
     curve = dict(zip(("l", "k", "x0", "b"), fit.x.tolist(), strict=True))
-    return replace(straight, overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
+    return CollectiveModel(overhead_us=float(times.min()), max_gbs=float(rate.max()), a=a, c=c, **curve)
 
 
 def fit_collective_models(problems: Sequence[Collective], time_us: Sequence[float]) -> dict[str, CollectiveModel]:

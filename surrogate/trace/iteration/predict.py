@@ -163,8 +163,7 @@ class StreamClocks:
             if self.collective[row]:
                 # Collectives run in order. From here on, compute may use the results of the one before.
                 self._join_collectives()
-                compute = max(self.device_us.values(), default=0.0)
-                start = max(self.collective_us + self.gap_us, compute + self.gap_us, ready)
+                start = max(self.device_now_us + self.gap_us, ready)
                 self.arrival_us.append(start)
                 if len(self.arrival_us) <= len(self.last_arrival_us):
                     start = max(start, self.last_arrival_us[len(self.arrival_us) - 1])

@@ -116,11 +116,11 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     last = int(np.argmax(starts + [sum(iteration.predicted_us for iteration in result) for result in results]))
     ranks = [index if replay.trace.rank is None else replay.trace.rank for index, replay in enumerate(replays)]
     waited_us = (traced_us - shortest_us).sum(axis=1)
-    rows_of_ranks = zip(ranks, results, starts.tolist(), waited_us, waits.sum(axis=1), strict=True)
-    table = tuple(
-        _rank(*row) | {"trace": name, "slowest": row[0] == ranks[last]}
-        for name, row in zip(distinct_names([result.trace for result in results]), rows_of_ranks, strict=True)
-    )
+    counts = [len(result) for result in results]
+    columns = {"start_us": starts, "measured_waiting_us": waited_us / counts, "waiting_us": waits.sum(axis=1) / counts}
+    names = distinct_names([result.trace for result in results])
+    rows_of_ranks = zip(ranks, names, results, pd.DataFrame(columns).to_dict("records"), strict=True)
+    table = tuple(_rank(*row) | {"slowest": row[0] == ranks[last]} for row in rows_of_ranks)
     collective_table = tuple(
         {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
         | {"measured_us": float(shortest_us[index]), "predicted_us": float(replays[0].times.time_us[row])}
@@ -132,23 +132,19 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     return RanksTime(*tables, results, overheads)
 
 
-def _rank(rank: int, result: IterationTimes, start_us: float, measured_wait_us: float, waiting_us: float) -> Row:
-    """Return a rank's row from its iterations and its recorded and predicted waits."""
-    count = len(result)
-    names = ("measured_us", "predicted_us", "measured_device_us", "device_us")
-    measured, predicted, measured_device, device = (
-        float(sum(getattr(step, name) for step in result)) / count for name in names
-    )
-    device += waiting_us / count
+def _rank(rank: int, trace: str, result: IterationTimes, waits: Row) -> Row:
+    """Return a rank's row: means of its iterations, its start, and its recorded and predicted waits per iteration."""
+    names = ["measured_us", "predicted_us", "measured_device_us", "device_us"]
+    measured, predicted, measured_device, device = result.to_frame()[names].mean().tolist()
+    device += waits["waiting_us"]
     comparable = result.iterations[0].error_pct is not None
-    times = {"start_us": start_us, "measured_us": measured, "predicted_us": predicted}
-    error_pct = 100 * (predicted / measured - 1) if comparable else None
-    waits = {"measured_waiting_us": float(measured_wait_us / count), "waiting_us": float(waiting_us / count)}
-    device_times = {"measured_device_us": measured_device, "device_us": device}
-    device_error_pct = 100 * (device / measured_device - 1) if comparable else None
     return {
-        **{"rank": rank, "trace": result.trace, **times, "error_pct": error_pct, **waits, **device_times},
-        **{"device_error_pct": device_error_pct, "coverage": result.coverage},
+        **{"rank": rank, "trace": trace, "start_us": waits.pop("start_us")},
+        **{"measured_us": measured, "predicted_us": predicted},
+        **{"error_pct": 100 * (predicted / measured - 1) if comparable else None, **waits},
+        **{"measured_device_us": measured_device, "device_us": device},
+        "device_error_pct": 100 * (device / measured_device - 1) if comparable else None,
+        "coverage": result.coverage,
     }
 
 
@@ -190,14 +186,12 @@ def _without_waits(
     Measured times become the shortest of the ranks' times. Predicted times become the
     times of the collective model, if it exists.
     """
-    time_us = replay.times.time_us.copy()
-    source = list(replay.times.source)
+    time_us, source = replay.times.time_us.copy(), list(replay.times.source)
     for row, (model_us, shortest) in zip(rows, without_waits_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif model_us is not None:
-            time_us[row] = model_us
-            source[row] = COLLECTIVE_MODEL
+            time_us[row], source[row] = model_us, COLLECTIVE_MODEL
     return replace(replay, times=replace(replay.times, time_us=time_us, source=tuple(source)))
 
 

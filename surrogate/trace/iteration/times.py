@@ -172,12 +172,11 @@ def predicted_times(
     unaligned = trace.name_matches(activities, UNALIGNED.search) & drops_penalty
     for before, after, rows in groups:
         problems = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
-        answers = [target_answers[problem] for problem in problems[1]]
-        predictions = [answer for answer in answers if not isinstance(answer, str)]
-        if len(predictions) < len(answers):
-            missing = next(answer for answer in answers if isinstance(answer, str))
-            reasons.extend((row, missing) for row in rows)
+        missing = [answer for problem in problems[1] if isinstance(answer := target_answers[problem], str)]
+        if missing:
+            reasons.extend((row, missing[0]) for row in rows)
             continue
+        predictions = [answer for problem in problems[1] if not isinstance(answer := target_answers[problem], str)]
         measured_us, sources = float(time_us[rows].sum()), {answer.source for answer in predictions}
         predicted_us = sum(answer.time_us for answer in predictions)
         source[rows] = ROOFLINE if ROOFLINE in sources else COLLECTIVE_MODEL if COLLECTIVE_MODEL in sources else MODEL
@@ -219,60 +218,35 @@ def _scaled_by_name(trace: Trace, time_us: Floats, rows: Sequence[int], gpus: tu
     return PredictedTime(float(time_us[lacking].sum()), RATES, half_width, "unknown")
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorOnGpu:
-    """An operator on one GPU: its problems as PyTorch runs them there, and the predictions of those that have one."""
+class OperatorOnGpu(NamedTuple):
+    """An operator on one GPU: its problems as PyTorch runs them there, and the sum of the predictions that exist.
+
+    ``half_width`` is their largest half width in log time. If every problem has a prediction, ``is_predicted`` is True;
+    if also every prediction comes from measurements on this GPU, ``is_measured`` is True.
+    """
 
     gpu: Gpu
     problems: Sequence[NetworkProblem]
-    predictions: Sequence[PredictedTime]
+    predicted_us: float
+    half_width: float
+    is_predicted: bool
+    is_measured: bool
 
     @classmethod
     def of(
         cls, gpu: Gpu, problems: Sequence[NetworkProblem], answers: "dict[NetworkProblem, PredictedTime | str]"
     ) -> Self:
         """Return the operator with the predictions among ``answers``; a text is a missing fact."""
-        found = [answers[problem] for problem in problems]
-        return cls(gpu, problems, [answer for answer in found if not isinstance(answer, str)])
-
-    @property
-    def is_predicted(self) -> bool:
-        """Return True if every problem has a prediction."""
-        return len(self.predictions) == len(self.problems)
-
-    @property
-    def is_measured(self) -> bool:
-        """Return True if every prediction comes from measurements on this GPU."""
-        return self.is_predicted and all(each.source in (MODEL, MEASURED) for each in self.predictions)
-
-    @property
-    def predicted_us(self) -> float:
-        """Return the sum of the predictions."""
-        return sum(each.time_us for each in self.predictions)
-
-    @property
-    def half_width(self) -> float:
-        """Return the largest half width of the predictions, in log time."""
-        return max((each.half_width for each in self.predictions), default=inf)
+        found = [answer for problem in problems if not isinstance(answer := answers[problem], str)]
+        half_width = max((each.half_width for each in found), default=inf)
+        is_predicted = len(found) == len(problems)
+        is_measured = is_predicted and all(each.source in (MODEL, MEASURED) for each in found)
+        return cls(gpu, problems, sum(each.time_us for each in found), half_width, is_predicted, is_measured)
 
     @property
     def is_sure(self) -> bool:
         """Return True if the prediction interval is at most `SURE_FACTOR` wide."""
         return self.half_width <= log(SURE_FACTOR)
-
-    @property
-    def uses_matrix_units(self) -> bool:
-        """Return True if the operator runs on matrix units."""
-        return getattr(self.problems[0], "uses_tensor_cores", False)
-
-    def shortest_us(self, kernels: int) -> float:
-        """Return the shortest time of as many kernels."""
-        return kernels * SHORTEST_US.get(self.gpu.vendor, SHORTEST_US["amd"])
-
-    @property
-    def at_rates_us(self) -> float:
-        """Return the time at the rates of long kernels."""
-        return sum(_at_rates_us(problem, self.gpu) for problem in self.problems)
 
 
 def transferred(measured_us: float, kernels: int, own: OperatorOnGpu, target: OperatorOnGpu) -> PredictedTime:
@@ -296,21 +270,24 @@ def transferred(measured_us: float, kernels: int, own: OperatorOnGpu, target: Op
     `SURE_FACTOR`, the ratio of the predictions replaces the ratio of the rates.
     """
     kind = target.problems[0].kind
+    shortest_us, target_shortest_us = (
+        kernels * SHORTEST_US.get(each.gpu.vendor, SHORTEST_US["amd"]) for each in (own, target)
+    )
     # The shortest kernel time on either GPU, scaled down if the operator took less.
-    share = min(measured_us / own.shortest_us(kernels), 1.0)
-    minimum_us = share * target.shortest_us(kernels)
+    minimum_us = min(measured_us / shortest_us, 1.0) * target_shortest_us
     same_gpu = own.gpu == target.gpu
     same_vendor = own.gpu.vendor == target.gpu.vendor
-    same_units = same_vendor and own.uses_matrix_units == target.uses_matrix_units
-    rates_half_width = log(UNMEASURED_FACTOR[same_units])
+    own_units, units = (getattr(each.problems[0], "uses_tensor_cores", False) for each in (own, target))
+    rates_half_width = log(UNMEASURED_FACTOR[same_vendor and own_units == units])
     if own.is_measured and target.is_measured and own.is_sure and target.is_sure:
         time_us = max(measured_us * target.predicted_us / own.predicted_us, minimum_us)
         half_width = hypot(own.half_width, target.half_width)
         return PredictedTime(time_us, MODEL, min(half_width, rates_half_width) if same_gpu else half_width, kind)
-    ratio = target.at_rates_us / own.at_rates_us
-    long_us = max(measured_us - own.shortest_us(kernels), 0.0)
+    own_rates_us, rates_us = (sum(_at_rates_us(part, each.gpu) for part in each.problems) for each in (own, target))
+    ratio = rates_us / own_rates_us
+    long_us = max(measured_us - shortest_us, 0.0)
     # Entering matrix units was judged on NVIDIA's TF32 only.
-    changes_units = own.uses_matrix_units != target.uses_matrix_units and (own.uses_matrix_units or same_vendor)
+    changes_units = own_units != units and (own_units or same_vendor)
     if (changes_units and target.is_predicted) or (target.is_measured and target.is_sure):
         time_us, by_rates_us = max(target.predicted_us, minimum_us), minimum_us + ratio * long_us
         bounded_us = min(max(time_us, by_rates_us / MAX_DISAGREEMENT), by_rates_us * MAX_DISAGREEMENT)

@@ -274,26 +274,22 @@ def insert(graph: Graph, tasks: Iterable[NewTask]) -> Graph:
         # A new task takes the measured time and the position of the last task before it.
         measured_us.append(max((measured_us[i] for i in task.after), default=0.0))
         position.append(max((position[i] for i in task.after), default=0))
-    # Append the new columns to the graph's; ``defaults`` are equal for all new tasks or edges.
     added = [graph_tasks.Resource(graph_tasks.CHANNEL, label) for label in list(labels)[len(graph.resources) :]]
-    values = {
-        "name": [names[task.name] for task in new],
-        "kind": [_code(task.kind, TASK_KINDS, "kind") for task in new],
-        "resource": [labels[task.resource] for task in new],
-        "measured_us": measured_us[count:],
-        **{name: [getattr(task, name) for task in new] for name in ("layer", "iteration", "duration_us", "priority")},
-    }
-    defaults = {"phase": PHASES.index("other"), "row": -1, "gap_us": 0.0, "removed": False}
-    values |= {name: [value] * len(new) for name, value in defaults.items()}
-    # The new tasks' edges, of shape (edges, 2).
+    # The new tasks' edges, of shape (2, edges).
     edges = [(index, count + i) for i, task in enumerate(new) for index in task.after]
     edges += [(count + i, index) for i, task in enumerate(new) for index in task.before]
-    values["src"], values["dst"] = np.array(edges, np.int64).reshape(-1, 2).T.tolist()
-    defaults = {"edge_kind": graph_tasks.COMMUNICATION, "lag_us": 0.0, "from_start": False}
-    values |= {name: [value] * len(edges) for name, value in defaults.items()}
+    src, dst = np.array(edges, np.int64).reshape(-1, 2).T
+    # Append the new columns to the graph's; a single value is equal for all new tasks or edges.
+    values: dict[str, Any] = {"phase": PHASES.index("other"), "row": -1, "gap_us": 0.0, "removed": False}
+    values |= {"edge_kind": graph_tasks.COMMUNICATION, "lag_us": 0.0, "from_start": False, "src": src, "dst": dst}
+    fields = ("layer", "iteration", "duration_us", "priority")
+    values |= {name: [getattr(task, name) for task in new] for name in fields}
+    values |= {"name": [names[task.name] for task in new], "resource": [labels[task.resource] for task in new]}
+    values |= {"kind": [_code(task.kind, TASK_KINDS, "kind") for task in new], "measured_us": measured_us[count:]}
+    sizes = dict.fromkeys(graph_tasks.TASK_COLUMNS, len(new)) | dict.fromkeys(graph_tasks.EDGE_COLUMNS, len(edges))
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(graph, name), np.array(values[name], getattr(graph, name).dtype)])
-        for name in (*graph_tasks.TASK_COLUMNS, *graph_tasks.EDGE_COLUMNS)
+        name: np.append(column := getattr(graph, name), np.broadcast_to(np.array(values[name], column.dtype), size))
+        for name, size in sizes.items()
     }
     joined = replace(graph, **columns, names=tuple(names), resources=(*graph.resources, *added))
     # Tasks of one resource run in their order in the graph.

@@ -13,12 +13,12 @@ from surrogate.trace.iteration.predict import StreamClocks
 def make_action(start, end, rows=(), name="cudaLaunchKernel", **settings) -> Action:
     """Return a call from ``start`` to ``end`` µs that launches activities ``rows``."""
     kind = settings.pop("kind", events.LAUNCH)
-    return Action(0, name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **settings)
+    return Action(name, kind, round(start * 1e3), round(end * 1e3), tuple(rows), **settings)
 
 
 def make_step(name, start, end, *actions, thread=0, events=(), **settings) -> HostStep:
     """Return an operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
-    given = {"row": 0, "parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
+    given = {"parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
     return HostStep(
         name,
         thread,

@@ -36,8 +36,8 @@ def test_calls_outside_operators_and_input_waits_are_units(work_of):
         event("cuda_runtime", "cudaDeviceSynchronize", 640, 40, correlation=2),
         event("cuda_runtime", "cudaGetDevice", 690, 1, correlation=3),
     )
-    assert [(step.name, step.is_input, step.row >= 0) for step in work.steps] == [
-        ("enumerate(DataLoader)#__next__", True, True),
+    assert [(step.name, step.is_input, step.is_operator) for step in work.steps] == [
+        ("enumerate(DataLoader)#__next__", True, False),
         ("cudaLaunchKernel", False, False),
         ("cudaDeviceSynchronize", False, False),
     ]

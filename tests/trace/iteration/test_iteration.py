@@ -165,12 +165,11 @@ def test_interval_between_two_chips_has_a_minimum_width(own, target, factor):
 @pytest.mark.parametrize(("factor", "answer"), [(3.0, 3.0), (100.0, 10.0), (0.01, 0.1)])
 def test_prediction_that_replaces_a_measured_time_stays_near_its_transfer_by_rates(factor, answer):
     """The rates are the bandwidths that long kernels reach; the shortest kernel takes 1.6 µs on both GPUs."""
-    names = ("v100-sxm2-16gb", "a100-sxm4-40gb")
+    names, fill = ("v100-sxm2-16gb", "a100-sxm4-40gb"), operator("fill", n=10**8)
     by_rates_us = 1.6 + (1000 - 1.6) * 0.92 * 900 / (0.9 * 1555)
     found = [PredictedTime(1000.0, "roofline", 2.0), PredictedTime(factor * by_rates_us, "model", 0.1)]
     each = [
-        kernel_times.OperatorOnGpu(gpu(name), [operator("fill", n=10**8)], [time])
-        for name, time in zip(names, found, strict=True)
+        kernel_times.OperatorOnGpu.of(gpu(name), [fill], {fill: time}) for name, time in zip(names, found, strict=True)
     ]
     moved = kernel_times.transferred(1000.0, 1, *each)
     assert (moved.time_us, moved.source) == (pytest.approx(answer * by_rates_us), "model")
