@@ -83,7 +83,7 @@ def sweep_answer(table: pd.DataFrame) -> str:
         texts.append(f"{trace}: all-reduces {hidden}, P3 {gain.max():.2f}× at {gain.idxmax():g} GB/s")
     return (
         f" Four machines of one GPU, {SWEEP_GBS[0]:g} to {SWEEP_GBS[-1]:g} GB/s, P3 against a parameter server:"
-        f" {'; '.join(texts)}."
+        f" {'; '.join(texts)} (its authors: up to 1.25× on ResNet-50, 1.66× on VGG-19)."
     )
 
 
