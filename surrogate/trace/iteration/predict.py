@@ -133,12 +133,9 @@ class StreamClocks:
             self.host_us[thread] = self._operator(step, cpu)
 
     def _operator(self, step: HostStep, cpu: float) -> float:
-        us = self.overheads.us
-        name = step.name
-        parts = segments(step)
+        us, name, parts = self.overheads.us, step.name, segments(step)
         collective = any(self.collective[row] for row in step.activities)
-        count = len(parts.launches)
-        launched = 0
+        count, launched = len(parts.launches), 0
         finer = host_overheads.finer_name(name, count)
         cpu += us("t2", name, finer) if count else us("alone", name)
         cpu += self.event_us * parts.first[1]
@@ -158,8 +155,7 @@ class StreamClocks:
         ready = cpu + self.overheads.us("t4", action.name)
         end = 0.0
         for row in action.activities:
-            stream = self.stream[row]
-            time_us = float(self.time_us[row])
+            stream, time_us = self.stream[row], float(self.time_us[row])
             if self.collective[row]:
                 # Collectives run in order. From here on, compute may use the results of the one before.
                 self._join_collectives()
@@ -307,9 +303,7 @@ class IterationTimes(TableResult):
     def coverage(self) -> float:
         """The predicted share of the device time of all iterations; 1 if measured times were requested."""
         total_us = sum(part.device_us for part in self)
-        if not total_us:
-            return min(part.coverage for part in self)
-        return sum(part.device_us * part.coverage for part in self) / total_us
+        return sum(part.device_us * part.coverage for part in self) / total_us if total_us else 1.0
 
     @property
     def error_geomean_pct(self) -> float | None:
@@ -410,24 +404,20 @@ def replay_trace(
         raise InputError(f"{trace.source}: holds no operators or launches; record the host's operators, too")
     overheads_of, shared_overheads = _overheads(work, trace.source, overheads, leave_one_out)
     target = _target(trace, times, gpu, batch)
-    device_times = kernel_times.measured_times(trace)
+    device_times = DeviceTimes(trace.activities.time_us, (kernel_times.MEASURED,) * len(trace.activities))
     if target.times == "surrogate":
         trace_predictors = None
-        if isinstance(bundle, Predictors):
-            predictors = bundle
-        else:
-            predictors = predictors_for(trace, target.gpu, bundle)
-            if target.is_changed and target.trace_gpu:
-                trace_predictors = predictors_for(trace, target.trace_gpu, bundle)
+        if target.is_changed and target.trace_gpu and not isinstance(bundle, Predictors):
+            trace_predictors = predictors_for(trace, target.trace_gpu, bundle)
+        predictors = bundle if isinstance(bundle, Predictors) else predictors_for(trace, target.gpu, bundle)
         batches = target.trace_batch or 1, target.batch or 1
         models = shared_overheads.collective_models
         device_times = kernel_times.predicted_times(trace, predictors, *batches, models, trace_predictors)
     gpu = target.gpu.name if target.gpu else trace.device_name(_device_of(trace)) or None
     result_fields = {"gpu": gpu, "batch": target.batch, "times": target.times, "overheads": shared_overheads}
     loading = target.batch / target.trace_batch if target.batch and target.trace_batch else 1.0
-    return IterationReplay(
-        trace, work, device_times, overheads_of, not target.is_changed, result_fields, loading=loading
-    )
+    is_same = not target.is_changed
+    return IterationReplay(trace, work, device_times, overheads_of, is_same, result_fields, loading=loading)
 
 
 class _Target(NamedTuple):
@@ -555,6 +545,12 @@ class IterationReplay:
         """The columns of the trace's activities for `StreamClocks`."""
         stream, is_collective = self.trace.activities.stream.tolist(), collectives(self.trace).tolist()
         return {"time_us": self.times.time_us, "stream": stream, "collective": is_collective}
+
+    @cached_property
+    def collective_rows(self) -> list[int]:
+        """Rows of the collectives that the iterations launch, in the order of the replay."""
+        steps = self._steps(range(len(self.work.iterations)))
+        return [row for step in steps for row in step.activities if self._columns["collective"][row]]
 
     def _steps(self, chosen: Sequence[int]) -> list[HostStep]:
         return [step for position in chosen for step in self.work.by_iteration[position]]

@@ -88,25 +88,24 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         If `replay_trace` raises it, or if the ranks differ in their number of collectives or have none.
     """
     replays = [replay_trace(trace, **settings) for trace in sorted(traces, key=lambda trace: trace.rank or 0)]
+    rows = replays[0].collective_rows
+    _check_collectives(replays)
     # Times of collectives, shape (ranks, collectives).
-    rows = _collectives(replays)
-    traced_us = np.array(
-        [replay.trace.activities.time_us[members] for replay, members in zip(replays, rows, strict=True)]
-    )
+    traced_us = np.array([replay.trace.activities.time_us[replay.collective_rows] for replay in replays])
     shortest_us = traced_us.min(axis=0)  # the last rank to reach a collective does not wait
-    messages = _messages(replays[0].trace, rows[0])
+    messages = _messages(replays[0].trace, rows)
     overheads = pooled([replay.result_fields["overheads"] for replay in replays])
     # Fit collective models to the recorded messages, unless models of another run are given.
-    sized = [index for index, problem in enumerate(messages) if problem]
-    problems = [problem for problem in messages if problem]
+    sized = {index: problem for index, problem in enumerate(messages) if problem}
     model_times_us: dict[int, float | None] = {}
     if not overheads.collective_models:
-        overheads = replace(overheads, collective_models=fit_collective_models(problems, shortest_us[sized].tolist()))
-        model_times_us = dict(zip(sized, cross_validated_us(problems, shortest_us[sized].tolist()), strict=True))
+        samples = list(sized.values()), shortest_us[list(sized)].tolist()
+        overheads = replace(overheads, collective_models=fit_collective_models(*samples))
+        model_times_us = dict(zip(sized, cross_validated_us(*samples), strict=True))
     # First, collectives take their times without waits. Then each rank waits for the last rank to reach each one.
     without_waits_us = [(model_times_us.get(index), us) for index, us in enumerate(shortest_us.tolist())]
-    replays = [_without_waits(replay, members, without_waits_us) for replay, members in zip(replays, rows, strict=True)]
-    starts = _starts(replays, rows)
+    replays = [_without_waits(replay, without_waits_us) for replay in replays]
+    starts = _starts(replays)
     arrivals = {traced: _last_arrivals(replays, starts, traced=traced) for traced in (True, False)}
     waits = arrivals[True][1]
     results = tuple(
@@ -125,7 +124,7 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
         {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
         | {"measured_us": float(shortest_us[index]), "predicted_us": float(replays[0].times.time_us[row])}
         | {"source": replays[0].times.source[row], "last": ranks[int(np.argmin(waits[:, index]))]}
-        for index, (row, problem) in enumerate(zip(rows[0], messages, strict=True))
+        for index, (row, problem) in enumerate(zip(rows, messages, strict=True))
     )
     title = f"{len(replays)} ranks, {replays[0].result_fields['times']} times; rank {ranks[last]} ends last"
     tables = ResultTable(title, table), ResultTable("Collectives, without waits", collective_table)
@@ -148,21 +147,15 @@ def _rank(rank: int, trace: str, result: IterationTimes, waits: Row) -> Row:
     }
 
 
-def _collectives(replays: Sequence[IterationReplay]) -> list[list[int]]:
-    """Return for every rank the rows of the collectives that its iterations launch, in the order of the replay."""
-    rows = []
-    for replay in replays:
-        is_collective = collectives(replay.trace)
-        steps = (step for position in range(len(replay.work.iterations)) for step in replay.work.by_iteration[position])
-        rows.append([row for step in steps for row in step.activities if is_collective[row]])
-        if len(rows[-1]) != len(rows[0]):
-            raise InputError(
-                f"{replay.trace.source} has {len(rows[-1])} collectives, and {replays[0].trace.source} has"
-                f" {len(rows[0])}; give the traces of all ranks of one run, over the same iterations"
-            )
-    if not rows[0]:
+def _check_collectives(replays: Sequence[IterationReplay]) -> None:
+    """Raise `InputError` if the ranks differ in their number of collectives, or have none."""
+    names, counts = zip(*((replay.trace.source, len(replay.collective_rows)) for replay in replays), strict=True)
+    for name, count in zip(names, counts, strict=True):
+        if count != counts[0]:
+            reason = f"{name} has {count} collectives, and {names[0]} has {counts[0]}"
+            raise InputError(f"{reason}; give the traces of all ranks of one run, over the same iterations")
+    if not counts[0]:
         raise InputError("the ranks have no collectives; give the traces of all ranks of one distributed run")
-    return rows
 
 
 def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
@@ -178,16 +171,14 @@ def _messages(trace: Trace, rows: Sequence[int]) -> list[Collective | None]:
     return messages
 
 
-def _without_waits(
-    replay: IterationReplay, rows: Sequence[int], without_waits_us: Sequence[tuple[float | None, float]]
-) -> IterationReplay:
+def _without_waits(replay: IterationReplay, times_us: Sequence[tuple[float | None, float]]) -> IterationReplay:
     """Return the replay with times of collectives that contain no waits.
 
     Measured times become the shortest of the ranks' times. Predicted times become the
     times of the collective model, if it exists.
     """
     time_us, source = replay.times.time_us.copy(), list(replay.times.source)
-    for row, (model_us, shortest) in zip(rows, without_waits_us, strict=True):
+    for row, (model_us, shortest) in zip(replay.collective_rows, times_us, strict=True):
         if source[row] == MEASURED:
             time_us[row] = shortest
         elif model_us is not None:
@@ -195,14 +186,14 @@ def _without_waits(
     return replace(replay, times=replace(replay.times, time_us=time_us, source=tuple(source)))
 
 
-def _starts(replays: Sequence[IterationReplay], rows: Sequence[Sequence[int]]) -> Floats:
+def _starts(replays: Sequence[IterationReplay]) -> Floats:
     """Return the start of each rank in µs after the first rank's start.
 
     A collective ends at the same time on all ranks, so differences between the ranks' clocks cancel.
     """
     ends = [
-        (replay.trace.activities.end_ns[members] - replay.work.iterations[0].start_ns) / 1e3
-        for replay, members in zip(replays, rows, strict=True)
+        (replay.trace.activities.end_ns[replay.collective_rows] - replay.work.iterations[0].start_ns) / 1e3
+        for replay in replays
     ]
     return np.array([np.median(max(ends, key=np.median) - rank_ends) for rank_ends in ends])
 
@@ -297,9 +288,8 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     shortest_us = times_us.min(axis=1)  # the last rank to reach a collective does not wait
     waits_us = times_us.sub(shortest_us, axis=0)
     first = next(iter(launched.values())).drop(columns="us").reindex(times_us.index)
-    by_collective: Any = first.assign(shortest_us=shortest_us, longest_us=times_us.max(axis=1))
-    by_collective["waiting_us"] = waits_us.sum(axis=1) / max(len(by_rank) - 1, 1)
-    by_collective["last"] = times_us.idxmin(axis=1)
+    means = {"waiting_us": waits_us.sum(axis=1) / max(len(by_rank) - 1, 1), "last": times_us.idxmin(axis=1)}
+    by_collective: Any = first.assign(shortest_us=shortest_us, longest_us=times_us.max(axis=1), **means)
     awaited_us = by_collective.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()

@@ -126,11 +126,6 @@ def answers_of(predictors: Predictors, requested: set[NetworkProblem]) -> "dict[
     return times
 
 
-def measured_times(trace: Trace) -> DeviceTimes:
-    """Return the times that the trace recorded."""
-    return DeviceTimes(trace.activities.time_us, (MEASURED,) * len(trace.activities))
-
-
 def predicted_times(
     trace: Trace,
     predictors: Predictors,

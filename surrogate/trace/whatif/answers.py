@@ -266,29 +266,22 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     device_ends = [device_us(end) for end in timelines] if evidence.error is None else []
     text = evidence.text
     if evidence.error is not None:
-        touched_us = _touched_us(graph, last.graph, baseline, predicted)
-        step_us = predicted.per_iteration_us
+        touched_us, step_us = _touched_us(graph, last.graph, baseline, predicted), predicted.per_iteration_us
         ends += [step_us - touched_us + touched_us / (1 + side * evidence.error) for side in (1, -1)]
-        share = touched_us / (step_us or 1)
-        text += declarations.sentence("touched", share=share)
+        text += declarations.sentence("touched", share=touched_us / (step_us or 1))
     is_bound_by_host = bound(path_us(predicted)) == "host"
     other_host = any(change.other_host for change in changes)
     if other_host and ends:
         # The traced host gives no bound for a step on another machine. The device's time gives a lower bound.
         ends = [] if is_bound_by_host else [min([*ends, *device_ends]), *ends]
-    low_us, high_us = _with_replay_error(ends, predicted.per_iteration_us)
+    interval_us = _with_replay_error(ends, predicted.per_iteration_us)
     device_low_us, device_high_us = _with_replay_error(device_ends, device_us(predicted))
     if is_bound_by_host and (other_host or bound(path_us(baseline)) != "host"):
         notes.append("the host bounds the step with its traced time, which includes the profiler's cost")
     if other_host and device_ends:
         notes.append(declarations.sentence("interval_of_device" if is_bound_by_host else "interval_of_step"))
     return WhatIfAnswer(
-        name=label,
-        baseline=baseline,
-        predicted=predicted,
-        low_us=low_us,
-        high_us=high_us,
-        notes=tuple(notes),
+        *(label, baseline, predicted, *interval_us, tuple(notes)),
         evidence=text,
         batch=batch_size(setting.profile.trace),
         samples=prod(change.samples for change in changes),

@@ -58,8 +58,7 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
         raise InputError("fused-optimizer: no kernel is inside an Optimizer.step range; record one with the optimizer")
     host = update & np.isin(graph.kind, (CALL, WORK))
     parameters = parameters_by_iteration(setting.profile.trace, graph.iterations)
-    kept: list[int] = []
-    factors: list[float] = []
+    kept, factors = list[int](), list[float]()
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         time_us = float(graph.duration_us[members].sum())
