@@ -389,9 +389,9 @@ def merge_levels(runs: Sequence[Spans]) -> tuple[Spans, int]:
         reached = max(reached, int(spans.level.max(initial=-1)))
     columns: list[Any] = list(zip(*placed.values(), strict=True)) or [()] * len(_Placed._fields)
     name, level, start, end, track, parent, tags, _ = columns
-    times = (np.rint(column).astype(np.int64) for column in (start, end))
+    first, last = (np.rint(column).astype(np.int64) for column in (start, end))
     notes = (events.text("late", late=late, spans=len(placed)),) if late else ()
-    merged = Spans(name, np.array(level, np.int64), *times, track, np.array(parent, np.int64), tags, notes)
+    merged = Spans(name, np.array(level, np.int64), first, last, track, np.array(parent, np.int64), tags, notes)
     return merged.in_time_order(), lost
 
 
