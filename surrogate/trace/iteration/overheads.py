@@ -341,19 +341,13 @@ def _add_gap_samples(step: HostStep, last: Mapping[int, HostStep], samples: Samp
 
 
 def _add_step_samples(step: HostStep, parts: Segments, samples: Samples) -> None:
-    def without_tracing_us(part: tuple[float, int]) -> float:
-        return max(part[0] - EVENT_US * part[1], 0.0)
-
-    if not parts.launches:
-        samples["alone", step.name].append(without_tracing_us(parts.first))
-        return
+    """Add the parts of a step without the time of tracing, by operator and by `finer_name`."""
     count = len(parts.launches)
-    for name in (step.name, finer_name(step.name, count)):
-        samples["t2", name].append(without_tracing_us(parts.first))
-        samples["t3", name].append(without_tracing_us(parts.last))
-    for position, part in enumerate(parts.between):
-        for name in (step.name, finer_name(step.name, count, position)):
-            samples["t5", name].append(without_tracing_us(part))
+    timed = [("t2", parts.first, None), ("t3", parts.last, None)]
+    timed += [("t5", part, position) for position, part in enumerate(parts.between)]
+    for kind, (part_us, traced), position in timed if count else [("alone", parts.first, None)]:
+        for name in (step.name, finer_name(step.name, count, position)) if count else (step.name,):
+            samples[kind, name].append(max(part_us - EVENT_US * traced, 0.0))
     for action, call_us in parts.launches:
         samples["t4", action.name].append(call_us)
 
@@ -409,10 +403,9 @@ def load_overheads(path: str | Path) -> Overheads:
     try:
         if raw["schema"] != SCHEMA:
             raise InputError(f"{path}: has schema {raw['schema']!r}; give overheads of schema {SCHEMA}")
-        tables = {kind: {**names} for kind, names in raw["by_name"].items()}
-        for kind, value in raw["overall"].items():
-            tables.setdefault(kind, {})[""] = value
-        means = {(kind, name): _mean(value) for kind in KINDS for name, value in tables.get(kind, {}).items()}
+        values = {(kind, name): value for kind, names in raw["by_name"].items() for name, value in names.items()}
+        values |= {(kind, ""): value for kind, value in raw["overall"].items()}
+        means = {(kind, name): _mean(value) for (kind, name), value in values.items() if kind in KINDS}
         models = {str(kind): CollectiveModel(**model) for kind, model in raw.get("laws", {}).items()}
         return Overheads(means, tuple(map(str, raw.get("sources", ()))), models)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):

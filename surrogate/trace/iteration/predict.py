@@ -491,17 +491,15 @@ def _chip(board: Gpu) -> tuple[str, int, float, float, float]:
 
 
 def _notes(replay: "IterationReplay") -> tuple[str, ...]:
-    trace, work, notes = replay.trace, replay.work, []
-    if work.unattached:
-        notes.append(f"{len(work.unattached):,} device activities have no launch call and are left out")
-    if not replay.comparable:
-        notes.append(_TEXTS["host"])
-    if replay.times.parts:
-        notes.append(_TEXTS["unpredicted"])
-    sources = {replay.times.source[row] for row in np.flatnonzero(collectives(trace)).tolist()}
-    if not replay.last_arrival_us and sources - {kernel_times.MEASURED}:
-        notes.append(_TEXTS["collectives"])
-    return tuple(notes)
+    unattached = f"{len(replay.work.unattached):,} device activities have no launch call and are left out"
+    sources = {replay.times.source[row] for row in np.flatnonzero(collectives(replay.trace)).tolist()}
+    notes = {
+        unattached: bool(replay.work.unattached),
+        _TEXTS["host"]: not replay.comparable,
+        _TEXTS["unpredicted"]: bool(replay.times.parts),
+        _TEXTS["collectives"]: not replay.last_arrival_us and bool(sources - {kernel_times.MEASURED}),
+    }
+    return tuple(note for note, applies in notes.items() if applies)
 
 
 @dataclass(frozen=True)

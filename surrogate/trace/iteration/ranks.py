@@ -118,7 +118,8 @@ def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:
     counts = [len(result) for result in results]
     columns = {"start_us": starts, "measured_waiting_us": waited_us / counts, "waiting_us": waits.sum(axis=1) / counts}
     names = distinct_names([result.trace for result in results])
-    rows_of_ranks = zip(ranks, names, results, pd.DataFrame(columns).to_dict("records"), strict=True)
+    rank_waits = [dict(zip(columns, row, strict=True)) for row in np.stack([*columns.values()], axis=1).tolist()]
+    rows_of_ranks = zip(ranks, names, results, rank_waits, strict=True)
     table = tuple(_rank(*row) | {"slowest": row[0] == ranks[last]} for row in rows_of_ranks)
     collective_table = tuple(
         {"index": index, "collective": problem and problem.kind, "message_bytes": problem and int(problem.dram_bytes)}
@@ -293,12 +294,12 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     awaited_us = by_collective.groupby("last")["waiting_us"].sum().reindex(list(by_rank), fill_value=0.0)
     straggler = max(by_rank, key=lambda rank: awaited_us[rank]) if awaited_us.any() else None
     waiting_us = waits_us.sum()
-    names = dict(zip(by_rank, distinct_names([trace.source for trace in by_rank.values()]), strict=True))
-    rows: list[Row] = [
-        {"rank": rank, "trace": names[rank], **_device_use(trace)}
+    names = distinct_names([trace.source for trace in by_rank.values()])
+    rows = tuple(
+        {"rank": rank, "trace": name, **_device_use(trace)}
         | {"waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}
-        for rank, trace in by_rank.items()
-    ]
+        for name, (rank, trace) in zip(names, by_rank.items(), strict=True)
+    )
     title = f"{len(rows)} ranks, {len(by_collective)} collectives"
     if straggler is not None:
         title += f"; the others wait longest for rank {straggler}: {awaited_us[straggler]:,.0f} µs each on average"
@@ -307,7 +308,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
         for rank, trace in by_rank.items()
         for stream, members in grouped(trace.activities.stream, np.arange(len(trace.activities)))
     )
-    return RanksSummary(title, tuple(rows), streams, tuple(by_collective.to_dict("records")), straggler, tuple(notes))
+    return RanksSummary(title, rows, streams, tuple(by_collective.to_dict("records")), straggler, tuple(notes))
 
 
 def _collective_frame(trace: Trace, world: int) -> pd.DataFrame:

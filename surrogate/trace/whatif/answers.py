@@ -307,7 +307,7 @@ def _end_graphs(graph: Graph, parts: Sequence[WhatIf], setting: WhatIfSetting, l
     return graphs
 
 
-def _with_replay_error(ends: Sequence[float], middle: float) -> tuple[float, float] | tuple[None, None]:
+def _with_replay_error(ends: Sequence[float], middle: float) -> tuple[float | None, float | None]:
     """Return the interval of several ends, at least as wide as the replay's error; None without ends."""
     if not ends:
         return None, None
@@ -391,13 +391,10 @@ def chrome_events(timeline: Timeline) -> list[dict[str, object]]:
     """Return one complete event per task with a duration, in µs; host, device and network are a process each."""
     graph = timeline.graph
     processes = list(_PROCESSES)
-    events: list[dict[str, object]] = [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
-        for pid, name in enumerate(_PROCESSES.values())
-    ]
     tracks = [{"pid": processes.index(resource.kind), "tid": tid} for tid, resource in enumerate(graph.resources)]
-    for track, resource in zip(tracks, graph.resources, strict=True):
-        events.append({"ph": "M", "name": "thread_name", **track, "args": {"name": resource.label}})
+    labels = [("process_name", {"pid": pid}, name) for pid, name in enumerate(_PROCESSES.values())]
+    labels += [("thread_name", track, graph.resources[track["tid"]].label) for track in tracks]
+    events: list[dict[str, Any]] = [{"ph": "M", "name": of, **at, "args": {"name": text}} for of, at, text in labels]
     for task in np.flatnonzero(~graph.removed & (graph.kind != MARK) & (graph.duration_us > 0)).tolist():
         resource, kind = graph.resources[graph.resource[task]], int(graph.kind[task])
         arguments: dict[str, object] = {"kind": TASK_KINDS[kind]}

@@ -19,7 +19,7 @@ from surrogate.trace.graph.tasks import CALL, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.profiling import NO_DEVICE
 from surrogate.trace.whatif import primitives
 from surrogate.trace.whatif.primitives import NETWORK, OPTIMIZER, NewTask, launches_of, remove, scale, select
-from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule
+from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule, sentence
 
 FUSED_BYTES = {"Adam": 28.0, "AdamW": 28.0, "SGD": 20.0, "Adagrad": 20.0}
 """Optimizer with a fused kernel in PyTorch → bytes that the kernel moves per fp32 parameter.
@@ -61,10 +61,9 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     kept, factors = list[int](), list[float]()
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
-        time_us = float(graph.duration_us[members].sum())
-        if iteration >= 0 and parameters[iteration]:
-            moved = FUSED_BYTES[name] * sum(parameter.elements for parameter in parameters[iteration])
-            time_us = min(time_us, moved / (setting.own_gpu.dram_gbs * 1e3))
+        elements = sum(parameter.elements for parameter in parameters[iteration]) if iteration >= 0 else 0
+        moved_us = FUSED_BYTES[name] * elements / (setting.own_gpu.dram_gbs * 1e3) if elements else np.inf
+        time_us = min(float(graph.duration_us[members].sum()), moved_us)
         # The last kernel with a duration becomes the fused kernel, and keeps its launch.
         lasting = members[graph.duration_us[members] > 0]
         kept.append(int((lasting if len(lasting) else members)[-1]))
@@ -153,9 +152,8 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
         for number, parameter in zip(reversed(range(len(parameters))), parameters, strict=True):
             ready = _last_launched(graph, setting, parameter.ready_ns)
             after, before = _dependencies(ready, uses[number] if uses else -1)
-            size_bytes = parameter.size_bytes
-            slice_bytes = SLICE_BYTES if prioritised else size_bytes
-            sizes = [min(slice_bytes, size_bytes - sent) for sent in range(0, size_bytes, slice_bytes)]
+            slice_bytes = SLICE_BYTES if prioritised else parameter.size_bytes
+            sizes = [min(slice_bytes, parameter.size_bytes - i) for i in range(0, parameter.size_bytes, slice_bytes)]
             for i, size in enumerate(sizes):
                 name = f"parameter {number}" + (f" slice {i}" if prioritised else "")
                 order: dict[str, Any] = {"kind": "collective", "priority": -float(number), "iteration": iteration}
@@ -168,9 +166,8 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
     changed = primitives.insert(graph, tasks)
     for channel in (NETWORK, PULL_CHANNEL):
         changed = primitives.schedule(changed, channel, "priority" if prioritised else "arrival")
-    note = "the trace holds one iteration, so no forward pass waits for a weight"
-    notes = (note,) if len(graph.iterations) < 2 else ()
-    assumes = f"{network.workers} workers, each with its own link, {format_number(network.latency_us)} µs a message"
+    notes = (sentence("no_second_iteration"),) if len(graph.iterations) < 2 else ()
+    assumes = sentence("servers", workers=network.workers, latency_us=format_number(network.latency_us))
     return Change(changed, notes=notes, gpus=network.workers, assumes=assumes)
 
 
