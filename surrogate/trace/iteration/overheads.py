@@ -294,8 +294,8 @@ class Overheads:
         by_name = {kind: names for kind, names in by_name.items() if names}
         overall = {kind: names.pop("") for kind, names in by_name.items() if "" in names}
         models = {kind: asdict(model) for kind, model in self.collective_models.items()}
-        about = {"schema": SCHEMA, "unit": "us", "sources": list(self.sources)}
-        return {**about, "overall": overall, "by_name": by_name, "laws": models}
+        tables = {"overall": overall, "by_name": by_name, "laws": models}
+        return {"schema": SCHEMA, "unit": "us", "sources": list(self.sources), **tables}
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file. Raises `InputError` if the file cannot be written."""

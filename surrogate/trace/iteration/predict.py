@@ -322,8 +322,8 @@ class IterationTimes(TableResult):
         """Return JSON values; `overheads` are represented by their sources."""
         fields = ("trace", "gpu", "batch", "times", "coverage", "error_geomean_pct")
         values = {name: getattr(self, name) for name in fields}
-        rows = {"iterations": self.iterations, "operators": self.operators, "unknown": self.unknown}
-        values |= {name: [asdict(row) for row in part] for name, part in rows.items()}
+        rows = ("iterations", "operators", "unknown")
+        values |= {name: [asdict(row) for row in getattr(self, name)] for name in rows}
         return values | {"overheads": {"sources": list(self.overheads.sources)}, "notes": list(self.notes)}
 
     def to_frame(self) -> pd.DataFrame:

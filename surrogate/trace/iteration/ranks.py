@@ -6,7 +6,7 @@ collective ends when the last of the ranks has reached it (Lin et al., TPDS 2024
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,10 +57,9 @@ class RanksTime:
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values."""
-        models = {kind: asdict(model) for kind, model in self.overheads.collective_models.items()}
-        iterations = [result.to_dict() for result in self.results]
         rows = {"ranks": list(self.ranks), "collectives": list(self.collectives)}
-        return {**rows, "laws": models, "iterations": iterations}
+        iterations = [result.to_dict() for result in self.results]
+        return {**rows, "laws": self.overheads.to_dict()["laws"], "iterations": iterations}
 
 
 def rank_times(traces: Sequence[Trace], **settings: Any) -> RanksTime:

@@ -340,8 +340,8 @@ def _groups(trace: Trace, old: int, new: int) -> tuple[list[Group], list[tuple[i
     """Return the activities grouped by the problems that they compute, and the reasons for the other activities."""
     reader = CallReader(trace)
     batch_sizes = sizes_of_batch(trace, old) if old != new else ()
-    updates = trace.name_matches(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
-    updates = enclosing(trace.ranges, updates) >= 0
+    is_update = trace.name_matches(trace.ranges, lambda name: "Optimizer." in name or "AccumulateGrad" in name)
+    updates = enclosing(trace.ranges, is_update) >= 0
     over_pcie = np.isin(trace.activities.copy_kind, events.OVER_PCIE)
     owners = kernels_by_owner(reader, np.flatnonzero(~over_pcie).tolist())
     # Activities without a rule, and copies between host and device, are timed one by one from their bytes.
@@ -387,12 +387,11 @@ def _transfer(trace: Trace, activity: int, old: int, new: int) -> Operator:
 def unpredicted(trace: Trace, times: DeviceTimes, rows: Container[int]) -> tuple[UnpredictedOperator, ...]:
     """Return the operators among the activities ``rows`` that kept measured times, the longest total time first."""
     sums: dict[tuple[str, str], list[float]] = defaultdict(list)
-    activities, ranges = trace.activities, trace.ranges
-    measured = activities.time_us
+    activities, time_us = trace.activities, trace.activities.time_us.tolist()
     for row, reason in times.reasons:
         if row in rows:
             around = int(activities.range[row])
-            name = trace.name_of(ranges, around) if around >= 0 else trace.name_of(activities, row)
-            sums[name, reason].append(float(measured[row]))
+            name = trace.name_of(trace.ranges, around) if around >= 0 else trace.name_of(activities, row)
+            sums[name, reason].append(time_us[row])
     operators = [UnpredictedOperator(*key, len(values), sum(values)) for key, values in sums.items()]
     return tuple(sorted(operators, key=lambda entry: (-entry.time_us, entry.operator, entry.lacks)))

@@ -167,17 +167,10 @@ def select(
 
 def task_of(graph: Graph, index: int) -> Task:
     """Return the task at a position of the graph."""
-    layer = int(graph.layer[index])
-    return Task(
-        index=index,
-        name=graph.name_of(index),
-        kind=TASK_KINDS[graph.kind[index]],
-        layer=graph.layers[layer] if layer >= 0 else "",
-        phase=PHASES[graph.phase[index]],
-        iteration=int(graph.iteration[index]),
-        resource=graph.resources[graph.resource[index]].label,
-        duration_us=float(graph.duration_us[index]),
-    )
+    layer = graph.layers[graph.layer[index]] if graph.layer[index] >= 0 else ""
+    kind, phase = TASK_KINDS[graph.kind[index]], PHASES[graph.phase[index]]
+    place = int(graph.iteration[index]), graph.resources[graph.resource[index]].label
+    return Task(index, graph.name_of(index), kind, layer, phase, *place, float(graph.duration_us[index]))
 
 
 def scale(graph: Graph, tasks: Mask | Ints, factor: float | Floats) -> Graph:
