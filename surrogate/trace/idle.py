@@ -23,6 +23,7 @@ from surrogate.trace.events.tables import (
     Timed,
     Trace,
     enclosing,
+    interval_at,
     joined,
     linked,
     merged,
@@ -96,7 +97,7 @@ def blocking_calls(trace: Trace) -> Mask:
     """
     calls = trace.calls
     busy = merged(trace.activities.start_ns, trace.activities.end_ns)
-    during = _interval_at(calls.start_ns, *busy)
+    during = interval_at(calls.start_ns, *busy)
     waits = (during >= 0) & (linked(busy[1], during) <= calls.end_ns)
     blocks = (calls.kind == events.SYNC_CALL) | (frees(trace) & waits)
     blocks[list(blocking_copies(trace))] = True
@@ -183,10 +184,10 @@ def _parts(profile: Profile, gaps: pd.DataFrame) -> pd.DataFrame:
     ends = [(table.thread, end_ns) for table in tables for end_ns in (table.start_ns, table.end_ns)]
     bounds = np.concatenate([end_ns[np.isin(thread, threads)] for thread, end_ns in ends])
     gap_ns = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
-    bounds = bounds[_interval_at(bounds, *gap_ns) >= 0]
+    bounds = bounds[interval_at(bounds, *gap_ns) >= 0]
     edges = np.array([(part.start_ns, part.end_ns) for part in iterations], np.int64).ravel()
     cuts = np.unique(np.concatenate([*gap_ns, gaps["launch_ns"], edges, bounds]))
-    gap, iteration = _interval_at(cuts[:-1], *gap_ns), iteration_at(iterations, cuts[:-1])
+    gap, iteration = interval_at(cuts[:-1], *gap_ns), iteration_at(iterations, cuts[:-1])
     rows = np.flatnonzero((gap >= 0) & (iteration >= 0))
     parts = gaps.take(gap[rows]).reset_index(drop=True)
     return parts.assign(start_ns=cuts[rows], end_ns=cuts[rows + 1], gap=gap[rows], iteration=iteration[rows])
@@ -218,7 +219,7 @@ def _evidence(profile: Profile, blocks: Mask, time_ns: Ints, thread: Ints) -> pd
     in_loader = trace.name_matches(ranges, lambda name: name.startswith(LOADER_RANGE))
     loading = linked(in_loader, label, False) | np.char.startswith(operator.astype(str), LOADER_RANGE)
     in_capture = trace.name_matches(ranges, lambda name: "captur" in name.lower())
-    captured = (_interval_at(time_ns, *_captures(trace)) >= 0) | linked(in_capture, label, False)
+    captured = (interval_at(time_ns, *_captures(trace)) >= 0) | linked(in_capture, label, False)
     starts_up = linked(start_up_calls(trace), call, False)
     system, loader, collection, line = (
         linked(enclosing(frames, frames.kind == kind, outermost=kind == events.LOADER), frame) for kind in _FRAMES
@@ -310,9 +311,3 @@ def _captures(trace: Trace) -> tuple[Ints, Ints]:
     is_next = captured[order][1:] & (np.diff(calls.thread[order]) == 0)
     pairs = np.flatnonzero(captured[order][:-1] & is_next)
     return merged(calls.start_ns[order[pairs]], calls.end_ns[order[pairs + 1]])
-
-
-def _interval_at(time_ns: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Return which of the sorted, disjoint intervals [start, end) each time is in, -1 for none."""
-    at = np.searchsorted(starts, time_ns, "right") - 1
-    return np.where((at >= 0) & (linked(ends, at) > time_ns), at, -1)

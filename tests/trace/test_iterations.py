@@ -198,6 +198,15 @@ def test_loops_without_ranges_are_found_by_calls(calls, length, earlier, starts,
     assert facts["idle_ms"] * 1e3 == pytest.approx(idle_us * len(starts), abs=0.01)
 
 
+def test_the_last_complete_step_ends_where_a_cut_one_begins(read):
+    """The recording ends after the first launch of the fourth step, 8 ms after the third step's begin."""
+    step = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 100, 5), ("cudaDeviceSynchronize", 200, 3810)]
+    begins = [(begin, each) for begin in (0, 5000, 10_000, 18_000) for each in step][:10]
+    recorded = [call(name, begin + start, time, i) for i, (begin, (name, start, time)) in enumerate(begins)]
+    recorded += [device("k", begin + 120, 500, i) for i, (begin, (name, *_)) in enumerate(begins) if "Launch" in name]
+    assert [part.time_us for part in iterations(read({"traceEvents": recorded}))] == [5000, 5000, 8000]
+
+
 def test_a_loop_that_covers_little_is_no_iteration(read):
     """Runs of 2, 5, 3 and 4 launches of one kernel, each followed by a pause of another length."""
     starts = [0, 10, 500, 510, 520, 530, 540, 1700, 1710, 1720, 3600, 3610, 3620, 3630]

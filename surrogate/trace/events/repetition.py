@@ -39,12 +39,11 @@ def repetitions(trace: Trace) -> Iterator[list[int]]:
     """Yield the bounds of steps for every repetition of a trace, in ns, the best first.
 
     A step of calls ends before the next call after its longest synchronisation, or after its longest pause. The last
-    step ends as long after its own last event as the median of the others.
+    step ends where another begins, or as long after its own last event as the median of the others.
     """
     for sequence in _sequences(trace):
         for start, length in periods(sequence.label):
-            bounds = _bounds(sequence, start, length)
-            if len(bounds) > 2:
+            if bounds := _bounds(sequence, start, length):
                 yield bounds
 
 
@@ -84,7 +83,7 @@ def _sequence(table: Timed, rows: Ints, labels: Ints) -> _Sequence:
 
 
 def _bounds(sequence: _Sequence, start: int, length: int) -> list[int]:
-    """Return the bounds of the complete steps of a repetition."""
+    """Return the bounds of the complete steps of a repetition; [] if there are fewer than two."""
     label, start_ns, end_ns, blocks = sequence
     if blocks is not None:
         # A repetition may begin earlier, with the middle of a step.
@@ -94,16 +93,13 @@ def _bounds(sequence: _Sequence, start: int, length: int) -> list[int]:
         ends = blocks[start : start + length]
         start += int(np.where(ends | ~ends.any(), np.median(times, axis=0), -1).argmax() + 1) % length
     firsts = np.arange(start, len(label) - length + 1, length)
-    tails_ns = start_ns[firsts[1:]] - end_ns[firsts[1:] - 1]
+    if len(firsts) < 2:
+        return []
     following = start + len(firsts) * length
-    ends_ns = (
-        end_ns[following - 1] + np.median(tails_ns)
-        if len(tails_ns)
-        else 0 + 1
-        if following == len(label)
-        else start_ns[following]
-    )
-    return [*start_ns[firsts].tolist(), int(ends_ns)]
+    if following < len(label):  # the beginning of a step that the trace cuts off
+        return start_ns[[*firsts, following]].tolist()
+    tail_ns = np.median(start_ns[firsts[1:]] - end_ns[firsts[1:] - 1])
+    return [*start_ns[firsts].tolist(), int(end_ns[-1] + tail_ns)]
 
 
 def periods(sequence: Ints) -> list[tuple[int, int]]:

@@ -317,6 +317,12 @@ def merged(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return starts[np.concatenate([[0], new])], reach[np.concatenate([new - 1, [len(reach) - 1]])]
 
 
+def interval_at(time_ns: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return which of the sorted, disjoint intervals [start, end) each time is in, -1 for none."""
+    at = np.searchsorted(starts, time_ns, "right") - 1
+    return np.where((at >= 0) & (linked(ends, at) > time_ns), at, -1)
+
+
 def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], *, outermost: bool = False) -> Ints:
     """Return for every range the innermost (or outermost) chosen range among itself and its ancestors, -1 if none."""
     ancestor = np.where(chosen, np.arange(len(ranges)), -1)

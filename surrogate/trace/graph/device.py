@@ -160,14 +160,18 @@ def _may_wait(trace: Trace) -> Mask:
 
 def frees(trace: Trace) -> Mask:
     """Return a mask of the calls that free memory after the device has ended its work."""
-    frees = trace.name_matches(trace.calls, lambda name: "free" in name.lower() and "async" not in name.lower())
-    return frees & (trace.calls.kind == events.MEMORY_CALL)
+    by_name = trace.name_matches(trace.calls, lambda name: "free" in name.lower())
+    return by_name & (trace.calls.kind == events.MEMORY_CALL) & ~_is_async(trace)
+
+
+def _is_async(trace: Trace) -> Mask:
+    return trace.name_matches(trace.calls, lambda name: "async" in name.lower())
 
 
 def copies_without_activity(trace: Trace) -> Mask:
     """Return a mask of the calls of blocking copies that have no activity in the trace."""
     calls = trace.calls
-    blocks = (calls.kind == events.COPY_CALL) & ~trace.name_matches(calls, lambda name: "async" in name.lower())
+    blocks = (calls.kind == events.COPY_CALL) & ~_is_async(trace)
     return blocks & ~np.isin(np.arange(len(calls)), trace.activities.call)
 
 
@@ -244,7 +248,7 @@ def blocking_copies(trace: Trace) -> dict[int, tuple[int, bool]]:
         trace.name_matches(activities, lambda name, word=word: word in name.lower())[copies]
         for word in ("pageable", "pinned")
     )
-    is_async = trace.name_matches(calls, lambda name: "async" in name.lower())[call]
+    is_async = _is_async(trace)[call]
     overlaps = (calls.kind[call] == events.COPY_CALL) & (activities.start_ns[copies] < calls.end_ns[call])
     to_host = activities.copy_kind[copies] == events.TO_HOST
     at_end = ~is_async | pageable | (to_host & ~pinned)

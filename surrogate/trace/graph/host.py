@@ -14,7 +14,7 @@ import numpy as np
 
 from surrogate.trace import events
 from surrogate.trace.events.parts import Layers
-from surrogate.trace.events.tables import Ints, Trace, linked, merged, open_rows
+from surrogate.trace.events.tables import Ints, Trace, interval_at, linked, merged, open_rows
 from surrogate.trace.graph.device import blocking_copies
 from surrogate.trace.graph.tasks import Mask
 
@@ -193,9 +193,7 @@ def _covered(times: Ints, starts: Ints, ends: Ints) -> Mask:
     time.
     """
     full = ends > starts
-    starts, ends = starts[full], ends[full]
-    at = np.searchsorted(starts, times, "right") - 1
-    return (at >= 0) & (linked(ends, at) > times)
+    return interval_at(times, starts[full], ends[full]) >= 0
 
 
 def _layer_bounds(trace: Trace, layers: Layers, thread: int) -> Ints:
