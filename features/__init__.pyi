@@ -44,6 +44,7 @@ from .errors import check_choice as check_choice
 from .errors import naming_options as naming_options
 from .errors import nearest as nearest
 from .errors import one_line_errors as one_line_errors
+from .errors import printable as printable
 from .errors import read_bounded as read_bounded
 from .errors import read_toml as read_toml
 from .errors import require_regular as require_regular

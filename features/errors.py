@@ -31,6 +31,16 @@ def as_parameters(text: str) -> str:
     return _OPTION.sub(lambda m: _PARAMETERS.get(m[1], m[1].replace("-", "_")) if m[1] else m[0], text)
 
 
+def printable(text: str, kept: str = "") -> str:
+    """Return ``text`` with control characters, line ends and invisible characters escaped, as in ``\\x1b``.
+
+    Texts from files may hold commands for a terminal. The characters in ``kept`` stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
+
+
 class InputError(ValueError):
     """A user's input is wrong. The message is one line: the input, the rule, and the remedy.
 
@@ -50,9 +60,7 @@ class InputError(ValueError):
         message = message if self.names_options else as_parameters(message)
         if len(message) > MAX_MESSAGE:
             message = f"{message[: MAX_MESSAGE - _MESSAGE_END - 3]} … {message[-_MESSAGE_END:]}"
-        if not message.isprintable():
-            message = "".join(c if c.isprintable() or c == " " else ascii(c)[1:-1] for c in message)
-        super().__init__(message)
+        super().__init__(printable(message))
 
 
 def refusal(name: str, /, **fields: object) -> InputError:

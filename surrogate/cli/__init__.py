@@ -9,7 +9,8 @@ from contextlib import suppress
 import click
 
 from surrogate.cli.groups import TABLE, CommandGroup
-from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, usable_streams
+from surrogate.cli.options import echo
+from surrogate.cli.process import EXPECTED, ending_signals, flush_output, line_and_status, one_line, usable_streams
 from surrogate.features import InputError, naming_options
 
 COMMANDS = TABLE["seer"]
@@ -56,13 +57,13 @@ def main() -> None:
                 line = explained(line, words, *readers)
             with suppress(OSError):  # standard error may be full or closed, too
                 if line:
-                    click.echo(f"seer: {line}", err=True)
+                    echo(f"seer: {line}", err=True)
     sys.exit(status)
 
 
 def _warn(message: Warning | str, *_: object) -> None:
     """Print a warning as one line, without the line of code that raised it."""
-    click.echo(f"warning: {message}", err=True)
+    echo(one_line(f"warning: {message}"), err=True)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import BYTES, COUNT, GPU, HELP, POSITIVE, Form, SettingChoice, option, output_options, show
+from surrogate.cli import options as shared
+from surrogate.cli.options import BYTES, COUNT, GPU, HELP, POSITIVE, Form, SettingChoice, option, output_options
 from surrogate.cli.problem import CHOICES
 from surrogate.features import InputError, read_toml
 
@@ -88,7 +89,7 @@ def command(**options: Any) -> None:
     except KeyboardInterrupt as stop:
         stop.add_note(f"the same command continues with {options['output']}")
         raise
-    click.echo(done)
+    shared.echo(done)
     sys.exit(status)
 
 
@@ -113,11 +114,11 @@ def _collect(options: dict[str, Any]) -> tuple[str, int]:
         caps = replace(caps, max_tensor_bytes=options["max_tensor"])
     plan = _source(options).build(caps)
     if plan.left_out:
-        click.echo(plan.description, err=True)
+        shared.echo(plan.description, err=True)
     if options["heuristic_only"]:
         return _heuristic_only(plan, options)
-    shared: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"] or TIMEOUT_S}
-    with closing(open_device(name, recording=options["recording"], engines=options["engines"], **shared)) as device:
+    common: dict[str, Any] = {"max_tensor_bytes": caps.max_tensor_bytes, "timeout_s": options["timeout"] or TIMEOUT_S}
+    with closing(open_device(name, recording=options["recording"], engines=options["engines"], **common)) as device:
         closed = [check for check in _check_quickly(name, device, options) if check.name == "device"]
         if closed and isinstance(device, Worker) and device.starts > LOST_STARTS:
             raise InputError(closed[0].value)  # it is lost at each start: no further one is tried
@@ -140,7 +141,7 @@ def _campaign(name: str, device: "Device", options: dict[str, Any]) -> tuple[str
     out = Path(options["output"])
     minutes = options["minutes"] or CAMPAIGN_MINUTES
     with _progress() as progress:
-        settings = {"seed": options["seed"], "shapes": options["sample"], "echo": click.echo, "progress": progress}
+        settings = {"seed": options["seed"], "shapes": options["sample"], "echo": shared.echo, "progress": progress}
         settings |= {"find": not options["no_find"], "even_so": options["even_so"]}
         settings |= {"timeout_s": options["timeout"] or TIMEOUT_S}
         check = partial(_check_quickly, name, device, options)
@@ -169,7 +170,7 @@ def _check_quickly(name: str, device: "Device", options: dict[str, Any]) -> list
     opens = all(check.name != "device" for check in checks)
     for check in checks:
         if check.status != OK and (opens or options["campaign"]):
-            click.echo(f"{check.name}: {check.value}; {check.remedy}", err=True)
+            shared.echo(f"{check.name}: {check.value}; {check.remedy}", err=True)
     return checks
 
 
@@ -292,10 +293,10 @@ def doctor(device: str, quick: bool, form: Form) -> None:
     with closing(open_device(device)) as opened:
         checks = examine(opened, Path.cwd(), quick=quick)
     if form:
-        show([asdict(check) for check in checks], form)
+        shared.show([asdict(check) for check in checks], form)
     else:
         for check in checks:
-            click.echo(f"{check.status:6} {check.name:11} {check.value}")
+            shared.echo(f"{check.status:6} {check.name:11} {check.value}")
             if check.remedy:
-                click.echo(f"{'':18} {check.remedy}")
+                shared.echo(f"{'':18} {check.remedy}")
     sys.exit(int(any(check.status == FAILED for check in checks)))

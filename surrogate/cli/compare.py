@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, FOLDER, HELP, PATH, Form, RowOptions, fit_options, option, output_options, show
+from surrogate.cli import options as shared
+from surrogate.cli.options import COUNT, FOLDER, HELP, PATH, Form, RowOptions, fit_options, option, output_options
 from surrogate.features import InputError
 from surrogate.models.registry import COMPARED
 
@@ -119,6 +120,6 @@ def _show(results: dict[str, Any], form: Form, page: Path | None = None) -> None
     from surrogate.report.summary import terminal_summary
 
     if form:
-        show(results["choice_rows"], form, json_value=results)
+        shared.show(results["choice_rows"], form, json_value=results)
     else:
-        click.echo(terminal_summary(results) + (f"\n\n{page}" if page else ""))
+        shared.echo(*terminal_summary(results).split("\n"), *(["", str(page)] if page else []))

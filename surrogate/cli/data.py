@@ -9,9 +9,9 @@ import click
 
 from surrogate.cli import options as shared
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import PATH, Form, option, output_option, output_options, show
+from surrogate.cli.options import PATH, Form, echo, option, output_option, output_options, show
 from surrogate.features import InputError, row_number
-from surrogate.report.tables import format_value, to_csv, wrapped
+from surrogate.report.tables import format_value, to_csv
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
@@ -57,7 +57,7 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
         if not violations:
             print_warnings(path, data)
             if not form:
-                click.echo(f"{path}: {len(frame)} rows, no violations")
+                echo(f"{path}: {len(frame)} rows, no violations")
     if form == "csv":
         click.echo(to_csv(records, ("file", "row", "column", "value", "rule")), nl=False)
     elif records or form:
@@ -86,7 +86,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
         first = records[0]
         common = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
         facts = ", ".join(f"{name} {format_value(first[name])}" for name in common)
-        click.echo(wrapped(f"{path}: {facts}", WIDTH, INDENT))
+        echo(f"{path}: {facts}", width=WIDTH, indent=INDENT)
         show([{_SHORT.get(k, k): v for k, v in record.items() if k not in common} for record in records])
 
 
@@ -174,7 +174,7 @@ def _output_description(description: "Description", output: Path | None) -> None
     from surrogate.dataset.files import write_text
 
     if output is None:
-        click.echo(description.to_toml(), nl=False)
+        echo(*description.to_toml().rstrip("\n").split("\n"))
         return
     write_text(output, description.to_toml())
     columns = f"sizes {', '.join(description.sizes) or 'none'}; parameters {', '.join(description.parameters)}"
@@ -198,9 +198,9 @@ def columns(table: str | None, form: Form) -> None:
         show([asdict(column) for column in selected], form)
         return
     for name in dict.fromkeys(column.table for column in selected):
-        click.echo(wrapped(f"{name}: {TABLES[name]}", WIDTH, INDENT))
+        echo(f"{name}: {TABLES[name]}", width=WIDTH, indent=INDENT)
         for column in selected:
             if column.table == name:
                 need = "required" if column.required else "optional"
                 facts = ", ".join(filter(None, (column.unit, column.kind, need)))
-                click.echo(wrapped(f"  {column.name}: {column.meaning} ({facts})", WIDTH, f"  {INDENT}"))
+                echo(f"  {column.name}: {column.meaning} ({facts})", width=WIDTH, indent=f"  {INDENT}")

@@ -8,13 +8,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import click
 import pandas as pd
 
+from surrogate.cli.options import echo
 from surrogate.dataset.checks import unit_warnings
 from surrogate.dataset.described import Kernel
 from surrogate.dataset.store import Dataset, merge_datasets, read_dataset
-from surrogate.features import InputError, canonical, nearest
+from surrogate.features import InputError, canonical, nearest, printable
 
 LINE_SECONDS = 10.0
 """Seconds between progress lines if standard error is no terminal."""
@@ -43,7 +43,7 @@ def print_warnings(path: Path, data: Dataset) -> None:
     if count:
         warnings.append(f"{count} of {len(ok)} times were taken while the clock was throttled (column throttled)")
     for warning in warnings:
-        click.echo(f"warning: {path}: {warning}", err=True)
+        echo(f"warning: {path}: {warning}", err=True)
 
 
 def load_datasets(
@@ -100,6 +100,7 @@ def progress_bar(label: str, unit: str = "step", note: str = "", **settings: Any
     last_s, last_done = monotonic(), 0
     lines = not settings.get("disable") and not sys.stderr.isatty()
     settings = {"disable": None, "delay": 0.5, **settings}
+    label = printable(label)
     with tqdm(desc=label, unit=unit, leave=False, dynamic_ncols=True, **settings) as bar:
 
         def step(done: int, total: int, text: str = "") -> None:
@@ -108,10 +109,10 @@ def progress_bar(label: str, unit: str = "step", note: str = "", **settings: Any
             passed_s = monotonic() - last_s
             if lines and passed_s > LINE_SECONDS:
                 left = _time_left(passed_s * (total - done) / (done - last_done)) if last_done < done < total else ""
-                click.echo(", ".join(filter(None, (f"{label}: {done:,} of {total:,} {unit}s", text, left))), err=True)
+                echo(", ".join(filter(None, (f"{label}: {done:,} of {total:,} {unit}s", text, left))), err=True)
                 last_s, last_done = monotonic(), done
             bar.total = total
-            bar.set_postfix_str(text, refresh=False)
+            bar.set_postfix_str(printable(text), refresh=False)
             bar.update(done - bar.n)
 
         try:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import COUNT, GPU, HELP, PATH, combined, limit_options, option, output_option, print_written
+from surrogate.cli import options as shared
+from surrogate.cli.options import COUNT, GPU, HELP, PATH, combined, limit_options, option, output_option
 from surrogate.cli.problem import Options, setting_options, settings_of
 from surrogate.features import InputError
 
@@ -69,9 +70,9 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     limits = Limits.of(options["workspace_limit"], options["deterministic"])
     picks = picks_for(predictor, kept, limits, library_version=options["library_version"], origin=origin, name=name)
     for problem, reason in [*left_out.items(), *picks.left_out.items()]:
-        click.echo(f"seer export: left out {problem}: {reason}", err=True)
+        shared.echo(f"seer export: left out {problem}: {reason}", err=True)
     if not picks.feasible:
-        click.echo(f"seer export: none of {len(picks.left_out)} problems has a pick; nothing is written", err=True)
+        shared.echo(f"seer export: none of {len(picks.left_out)} problems has a pick; nothing is written", err=True)
         sys.exit(1)
     size = ""
     if form in FUNCTIONS:
@@ -79,7 +80,7 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     else:
         text = export(picks, form)
     write_text(output, text)
-    print_written(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
+    shared.print_written(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
     sys.exit(1 if left_out or picks.left_out else 0)
 
 

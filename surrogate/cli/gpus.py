@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from surrogate.cli.options import GPU, Form, output_options, show
+from surrogate.cli.options import GPU, Form, echo, output_options, show
 from surrogate.features import read_toml
 from surrogate.report.tables import Table, percent
 
@@ -63,7 +63,7 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
     heads = _TEXTS["heads"].items()
     families = [{"kernels": family, **{head: row[key] for key, head in heads}} for family, row in answers.items()]
     show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
-    click.echo("")
+    echo("")
     show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[_TEXTS["errors"]]))
 
 

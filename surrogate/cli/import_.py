@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import COUNT, HELP, PATH, WordChoice, option, output_option, print_written
+from surrogate.cli.options import COUNT, HELP, PATH, WordChoice, echo, option, output_option, print_written
 from surrogate.features import InputError
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported, plural
@@ -46,7 +46,7 @@ def command(
 
     chosen = FORMATS[format_name]
     if how:
-        click.echo(chosen.how_to_get())
+        echo(*chosen.how_to_get().split("\n"))
         return
     if output is None:
         raise InputError("no output given; give the dataset to write with -o DATA.parquet")
@@ -57,7 +57,7 @@ def command(
     written = _write(imported, output)
     if not quiet:
         for note in imported.notes:
-            click.echo(f"note: {note}", err=True)
+            echo(f"note: {note}", err=True)
     for line in written:
         print_written(output, line)
 

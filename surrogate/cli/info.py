@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from surrogate.cli.options import PATH, Form, output_options, rows_options, show
+from surrogate.cli.options import PATH, Form, echo, output_options, rows_options, show
 from surrogate.features import read_toml
 from surrogate.report.tables import FactTable, Format, Table, format_count, format_value, ratio, terminal_width
 
@@ -45,8 +45,7 @@ def command(bundle: str, form: Form) -> None:
     if form:
         show(records, form, json_value=index)
         return
-    click.echo(FactTable(facts).text(terminal_width() or 80))
-    click.echo()
+    echo(*FactTable(facts).text(terminal_width() or 80).split("\n"), "")
     totals = [record for record in records if record.get("gpu") == "all"]
     show(records, table=Table(totals if len(totals) > 1 else records, FORMATS, notes=[LEGEND]))
 

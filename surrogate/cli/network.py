@@ -13,7 +13,7 @@ from surrogate.cli import options as shared
 from surrogate.cli.groups import Grouped, section
 from surrogate.cli.options import HELP, PATH, Form, option, output_options, show
 from surrogate.cli.problem import CHOICES
-from surrogate.report.tables import Table, interval_us, terminal_width, wrapped
+from surrogate.report.tables import MAX_NAME, Table, interval_us, shortened, terminal_width
 
 if TYPE_CHECKING:
     from surrogate.network.comparison import GpuComparison
@@ -233,7 +233,7 @@ def _predictors(request: NetworkRequest, network: "Network", gpu_name: str) -> "
 
     library = (request.library or fastest_framework(network, gpu_name)) if request.is_step else None
     if library:
-        click.echo(f"kernels on {gpu_name}: {library}'s", err=True)
+        shared.echo(f"kernels on {gpu_name}: {library}'s", err=True)
     share = request.utilization or (UTILISATION if request.is_step else 1.0)
     return replace(load_predictors(gpu_name, request.bundle, library), utilization=share)
 
@@ -254,7 +254,7 @@ def _print_report(results: NetworkResults, *, layers: bool, shared_by: int) -> N
     time = results.time
     replica = f"each of {shared_by} GPUs runs these layers; samples/s are for the whole replica of {shared_by} GPUs"
     for line in filter(None, (time.headline(), time.breakdown(), replica if shared_by > 1 else "")):
-        click.echo(wrapped(line, terminal_width()))
+        shared.echo(line, width=terminal_width())
     _section("per GPU", [_totals_row(time)])
     memory = {name: round(size / 2**30, 2) for name, size in time.memory.items() if size}
     _section("memory per GPU, GiB", [memory] if memory else [])
@@ -264,18 +264,18 @@ def _print_report(results: NetworkResults, *, layers: bool, shared_by: int) -> N
     _print_comparisons(results)
     _print_notes(time)
     if layers and len(time.layers) > MAX_LAYERS:
-        click.echo(wrapped(f"\n{time.headline()}", terminal_width()))
+        shared.echo("", time.headline(), width=terminal_width())
 
 
 def _print_layers(time: "NetworkTime") -> None:
     """Print the layers, at most `MAX_LAYERS` of them, and the sources of all times."""
-    click.echo()
+    shared.echo("")
     longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MAX_LAYERS]
     displayed = time.layers if len(time.layers) <= MAX_LAYERS else longest
     _section("", [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in displayed])
     if omitted := len(time.layers) - len(displayed):
-        click.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
-    click.echo(f"source of the times: {_counts(dict(Counter(layer.source for layer in time.layers).most_common()))}")
+        shared.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
+    shared.echo(f"source of the times: {_counts(dict(Counter(layer.source for layer in time.layers).most_common()))}")
 
 
 def _print_types(time: "NetworkTime") -> None:
@@ -290,7 +290,7 @@ def _print_types(time: "NetworkTime") -> None:
     if heuristic := time.heuristic:
         share = 100 * heuristic["saved_us"] / heuristic["time_us"] if heuristic["time_us"] else 0.0
         saved = f"saved over the library's heuristic: {heuristic['saved_us'] / 1e3:.3f} ms ({share:.1f} %)"
-        click.echo(f"\n{saved} for {heuristic['convs']} convolutions; {heuristic['unknown']} are unknown")
+        shared.echo("", f"{saved} for {heuristic['convs']} convolutions; {heuristic['unknown']} are unknown")
 
 
 def _print_comparisons(results: NetworkResults) -> None:
@@ -303,7 +303,8 @@ def _print_comparisons(results: NetworkResults) -> None:
     per_gpu = f" per GPU; samples/s of all {count} GPUs" if count > 1 else ""
     _section(f"batches{per_gpu}", [comparison_row(row) for row in results.batches])
     if results.gpus.is_comparison:
-        click.echo(f"\n{results.gpus.table().text(terminal_width())}")
+        shared.echo("")
+        show([], table=results.gpus.table())
 
 
 def _print_notes(time: "NetworkTime") -> None:
@@ -314,17 +315,17 @@ def _print_notes(time: "NetworkTime") -> None:
         most_common = _counts(dict(Counter(time.ignored).most_common(MAX_IGNORED)))
         lines.append(f"operators without cost: {sum(time.ignored.values())}, most often {most_common}")
     for line in (*time.notes, *lines):
-        click.echo(wrapped(line, terminal_width()))
+        shared.echo(line, width=terminal_width())
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ×{count}" for name, count in counts.items())
+    return ", ".join(f"{shortened(name, MAX_NAME)} ×{count}" for name, count in counts.items())
 
 
 def _section(title: str, rows: list[dict[str, Any]]) -> None:
     if rows:
-        table = Table(rows, {"90 %, µs": interval_us}, title).text(terminal_width())
-        click.echo(f"\n{table}" if title else table)
+        shared.echo(*[""] * bool(title))
+        show(rows, table=Table(rows, {"90 %, µs": interval_us}, title))
 
 
 def _type_row(row: dict[str, Any]) -> dict[str, Any]:

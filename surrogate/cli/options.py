@@ -14,8 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
-from surrogate.features import STDIN, InputError, nearest, read_toml
-from surrogate.report.tables import Table, terminal_width, to_csv, to_json
+from surrogate.features import STDIN, InputError, nearest, printable, read_toml
+from surrogate.report.tables import GAP, Table, terminal_width, to_csv, to_json, wrapped
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
@@ -188,7 +188,7 @@ class GpuName(click.ParamType):
 
         def print_note() -> None:
             if isinstance(sys.exc_info()[1], SystemExit | click.exceptions.Exit | None):
-                click.echo(f"seer: {board_notes(value)[0]}", err=True)
+                echo(f"seer: {board_notes(value)[0]}", err=True)
 
         if board_notes(value) and ctx:
             ctx.call_on_close(print_note)
@@ -357,6 +357,12 @@ training_options = combined(click.argument("data", nargs=-1, required=True, type
 """DATA, the options of a fit, and the seed."""
 
 
+def echo(*lines: str, width: int | None = None, indent: str = GAP, err: bool = False) -> None:
+    """Print lines. Each is one line of printable characters, wrapped to ``width`` characters if it is given."""
+    for line in lines:
+        click.echo(wrapped(printable(line), width, indent), err=err)
+
+
 def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Callable[[Function], Function]:
     """Return a decorator that adds ``-o``: a file, or a folder if ``kind`` is `FOLDER` or `BUNDLE`."""
     return option("-o --output", text, kind, required=required)
@@ -364,7 +370,7 @@ def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Cal
 
 def print_written(output: Path, text: str) -> None:
     """Print a line about the written output. If the output is standard output, the line goes to standard error."""
-    click.echo(text, err=output == STDOUT)
+    echo(*text.split("\n"), err=output == STDOUT)
 
 
 def output_options(function: Function) -> Function:

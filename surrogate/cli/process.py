@@ -15,7 +15,7 @@ from typing import TextIO
 
 import click
 
-from surrogate.features import InputError, read_toml
+from surrogate.features import InputError, printable, read_toml
 
 _TABLE = read_toml(__file__)
 ASCII: dict[str, str] = _TABLE["ascii"]
@@ -130,7 +130,7 @@ def _usage_message(error: click.ClickException) -> str:
 
 def one_line(text: str) -> str:
     """Return ``text`` on one line, with control characters escaped (a path may hold any)."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in re.sub(r"\s*\n\s*", " ", text.strip()))
+    return printable(re.sub(r"\s*\n\s*", " ", text.strip()))
 
 
 def _interruption(error: KeyboardInterrupt) -> tuple[str, int]:

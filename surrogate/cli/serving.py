@@ -72,6 +72,6 @@ def command(config: Path, html: Path | None, form: Form, **options: Any) -> None
     answer = serving.to_dict()
     show(answer["rows"], form, json_value=answer, table=serving.table())
     if form and serving.verdict:  # a table includes the verdict in its notes
-        click.echo(serving.verdict, err=True)
+        shared.echo(serving.verdict, err=True)
     if not serving.fits or (any(serving.targets) and not serving.best):
         raise click.exceptions.Exit(1)

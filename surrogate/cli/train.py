@@ -96,20 +96,20 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
         fitted = bundle.family_models[family].fitted.name
         learned = bundle.card["training"].get("rows_on_workers")
         sample = f"trees learned from {learned:,} rows, figures of " if learned else ""
-        click.echo(
+        shared.echo(
             f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held_out['split']}:"
             f" {'; '.join(words)}"
         )
     if kernel := bundle.described_family:
-        click.echo(f"{output}: the kernel is called {kernel.name}; write a problem as {kernel.example}")
+        shared.echo(f"{output}: the kernel is called {kernel.name}; write a problem as {kernel.example}")
         counts = bundle.card["data"]["families"][kernel.name]
         if failed := counts["rows"] - counts["ok_rows"]:
             used = "their configurations are not chosen there, and the model learned which ones may fail elsewhere"
             fits_failures = bundle.family_models[kernel.name].model.fits_failures
             status = used if fits_failures else "the model learned nothing from them"
-            click.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {status}")
+            shared.echo(f"{output}: {failed:,} row{'s' * (failed != 1)} failed: {status}")
     for family in bundle.card["training"]["left_out"]:
-        click.echo(f"{output}: {family} is left out: its rows have one shape, errors and intervals need two")
+        shared.echo(f"{output}: {family} is left out: its rows have one shape, errors and intervals need two")
 
 
 def _settings(model: str | None, params_file: Path | None, trials: int) -> tuple[str | None, dict[str, object]]:
@@ -158,7 +158,7 @@ def calibrate(
     save(calibrated, output)
     for device, row in sorted(calibrated.card["calibration"].items()):
         measured_part = f"{row['problems']} problems of {row['shapes']} shapes"
-        click.echo(f"{output}: {device}, {measured_part}; {_change(row)} ({row['method']})")
+        shared.echo(f"{output}: {device}, {measured_part}; {_change(row)} ({row['method']})")
 
 
 def _change(row: Mapping[str, object]) -> str:

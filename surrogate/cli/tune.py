@@ -53,9 +53,9 @@ def command(
     ]
     show(records, form, json_value=result.to_dict())
     if not form:
-        click.echo(_summary(result))
+        shared.echo(*_summary(result).split("\n"))
         if output is not None:
-            click.echo(f"{output}: pass it to `seer train --params {output}`")
+            shared.echo(f"{output}: pass it to `seer train --params {output}`")
 
 
 def _summary(result: "TuningOutcome") -> str:

@@ -154,8 +154,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         settings=settings,
         body="\n".join(function.lines(function.tree, returned)),
     )
-    printable = "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
-    return f"{printable}\n", f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {slowdown}"
+    return f"{text}\n", f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {slowdown}"
 
 
 def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only: bool = False) -> DecisionFunction:

@@ -3,12 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from markupsafe import Markup
 
 from surrogate.report.style import BAND, BLUE, INK, PAPER, RULE
-from surrogate.report.tables import FactTable, Table, template
+from surrogate.report.tables import FactTable, Table, html_text, template
 
 Bar = tuple[float, float, int, str, str]
 """Start and length in µs, fill, text inside the bar, text on hover."""
@@ -30,7 +29,7 @@ class Figure:
         body = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", body)
         for colour, variable in _VARIABLES.items():
             body = body.replace(colour, f"var(--{variable})")
-        caption = escape(self.caption)
+        caption = html_text(self.caption)
         box = re.search(r'viewBox="[^"]*"', body)
         body = f'<svg {box[0] if box else ""} role="img" aria-label="{caption}">' + body[body.index(">") + 1 :]
         return f'<figure id="figure-{self.name}">\n{body}<figcaption>{caption}</figcaption>\n</figure>'

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surrogate.evaluation.scorecard import FIRST_TEN, is_heuristic
+from surrogate.features import printable
+from surrogate.report.tables import KEPT
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -128,4 +130,4 @@ def svg(figure: "Figure") -> str:
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=no_metadata)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in printable(buffer.getvalue(), KEPT).rstrip().split("\n")) + "\n"

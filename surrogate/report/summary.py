@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
-from html import escape
 from itertools import repeat
 from textwrap import shorten
 from typing import Concatenate, ParamSpec
 
+from surrogate.features import printable
 from surrogate.formats.foreign_file import readable
 from surrogate.report import results as stored
 from surrogate.report import tables
 from surrogate.report.results import ResultRow, Results, count, interval, label, number, references, values
-from surrogate.report.tables import Cell, FactTable, Table, change, format_count, format_value, percent
+from surrogate.report.tables import Cell, FactTable, Table, change, format_count, format_value, html_text, percent
 
 P = ParamSpec("P")
 WIDTH = 80
@@ -34,21 +34,21 @@ def terminal_summary(results: Results) -> str:
     The time table is over all rows; the page of the report has the other populations, too. The text has no trailing
     newline. Raises `InputError` if ``results`` is damaged.
     """
-    answer = "\n\n".join("\n".join(sentences) for sentences in answers(results)).replace(" %", "\u00a0%")
+    answer = "\n\n".join("\n".join(map(printable, lines)) for lines in answers(results)).replace(" %", "\u00a0%")
     blocks = [tables.wrapped(answer, WIDTH).replace("\u00a0%", " %")]
     blocks.append(FactTable(provenance(results)).text(WIDTH))
     for table in _main_tables(results):
         formats = {**table.formats, "model": lambda name: tables.shortened(name, NAME_WIDTH)}
         blocks.append(replace(table, formats=formats).text(WIDTH))
-    blocks.append(tables.wrapped(not_evaluated(results), WIDTH))
-    return tables.printable("\n\n".join(block for block in blocks if block))
+    blocks.append(tables.wrapped(printable(not_evaluated(results)), WIDTH))
+    return "\n\n".join(block for block in blocks if block)
 
 
 @readable("results.json", stored.DAMAGED)
 def html_summary(results: Results) -> str:
     """Return the answer, the choice tables and the time tables as HTML for a notebook."""
     texts = filter(None, [*map(" ".join, answers(results)), not_evaluated(results)])
-    parts = [*(f"<p>{escape(text)}</p>" for text in texts), *(table.__html__() for table in _main_tables(results))]
+    parts = [*(f"<p>{html_text(text)}</p>" for text in texts), *(table.__html__() for table in _main_tables(results))]
     return "\n".join(parts)
 
 

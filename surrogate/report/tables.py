@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -22,7 +23,7 @@ from itertools import repeat
 from numbers import Integral, Number, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features import as_parameters
+from surrogate.features import as_parameters, printable
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -39,6 +40,12 @@ MAX_NAME = 80
 """Maximum characters of a row's name on a page (three lines)."""
 MAX_UNBROKEN = 40
 """A column on a page is broken into lines if a text is longer."""
+MAX_CELL = 1000
+"""Maximum characters of a cell. A file may hold a name of megabytes; JSON and CSV have it whole."""
+KEPT = "\n\xa0"
+"""Characters of texts on a page that are kept although they are not printable: line ends and hard spaces."""
+_FORMULA = re.compile(r"(?![+-]?[\d.,]+%?$)[=+\-@＝＋－＠]")
+"""The beginning of a text that a spreadsheet would evaluate as a formula. A number is none."""
 
 Format = Callable[[Any], str]
 
@@ -223,8 +230,8 @@ class Table:
             notes.append(f"columns that do not fit: {', '.join(dropped)}; --csv and --json have every column")
         kept = replace(self, records=[{k: v for k, v in row.items() if k not in dropped} for row in self.records])
         notes += [f"{self.best_mark} best of its row"] if self.best_mark else []
-        lines = [*([wrapped(title, width)] if title else []), kept._grid(width)]
-        return printable("\n".join([*lines, *(wrapped(note, width) for note in notes)]))
+        lines = [*([wrapped(printable(title), width)] if title else []), kept._grid(width)]
+        return "\n".join([*lines, *(wrapped(printable(note), width) for note in notes)])
 
     def __html__(self) -> str:
         """Return a heading and a table that scrolls sideways. Every text is escaped."""
@@ -238,7 +245,8 @@ class Table:
         split = len(rows) - self.references
         bodies = [("", rows[:split][: self.open_rows]), ("references", rows[split:])]
         closed = rows[self.open_rows : split] if self.open_rows else []
-        given = {"table": self, "heads": list(zip(names, sides, strict=True)), "bodies": bodies, "closed": closed}
+        heads = list(zip(map(_shown, names), sides, strict=True))
+        given = {"table": self, "heads": heads, "bodies": bodies, "closed": closed, "max_cell": MAX_CELL}
         return template("table.html.j2").render(given, longest=MAX_NAME, shortened=shortened)
 
     _repr_html_ = __html__
@@ -249,7 +257,7 @@ class Table:
     def _texts(self, column: str, best_mark: str = "") -> list[str]:
         form = self.formats.get(column, format_value)
         return [
-            UNKNOWN if value is None or value != value else form(value) + best_mark * best
+            UNKNOWN if value is None or value != value else _shown(form(value)) + best_mark * best
             for value, _, best in self._cells(column)
         ]
 
@@ -264,7 +272,9 @@ class Table:
         """Return the last columns that exceed ``width`` with shortened texts. ``key`` limits the first column."""
         remaining = width + len(GAP)
         for i, name in enumerate(self.columns):
-            remaining -= len(GAP) + min(max(map(len, [name, *self._texts(name)])), 2 * MIN_TEXT_WIDTH if i else key)
+            remaining -= len(GAP) + min(
+                max(map(len, [_shown(name), *self._texts(name)])), 2 * MIN_TEXT_WIDTH if i else key
+            )
             if remaining < 0 and i:
                 return self.columns[i:]
         return []
@@ -272,7 +282,7 @@ class Table:
     def _grid(self, width: int | None) -> str:
         if not self.records:
             return self.empty
-        columns = [[name, *self._texts(name, self.best_mark)] for name in self.columns]
+        columns = [[_shown(name), *self._texts(name, self.best_mark)] for name in self.columns]
         left = [self._is_left_aligned(name) for name in self.columns]
         tables = [list(range(len(columns)))]
         if width is not None:
@@ -313,40 +323,44 @@ class FactTable:
         """Return one or more lines per pair, in ``width`` characters."""
         names = max((len(name) for name, _ in self.pairs), default=0) + len(GAP)
         indent = " " * names
-        lines = [textwrap.fill(f"{name:{names}}{text}", width, subsequent_indent=indent) for name, text in self.pairs]
-        return printable("\n".join(lines))
+        texts = [printable(f"{name:{names}}{text}") for name, text in self.pairs]
+        return "\n".join(textwrap.fill(text, width, subsequent_indent=indent) for text in texts)
 
     def __html__(self) -> str:
-        items = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in self.pairs)
+        items = "\n".join(f"<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>" for name, text in self.pairs)
         return f'<dl class="facts">\n{items}\n</dl>'
 
 
 @cache
 def template(name: str, package: str = "surrogate.report") -> "Template":
-    """Return a template of a package. A template of HTML escapes every text."""
+    """Return a template of a package. Every text is printable; a template of HTML also escapes its markup."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    def finalize(value: object) -> object:
+        return printable(value, KEPT) if type(value) is str else value  # not of Markup, which is a subclass
+
     settings = {"autoescape": ".html" in name, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=PackageLoader(package, ""), **settings).get_template(name)
+    return Environment(loader=PackageLoader(package, ""), finalize=finalize, **settings).get_template(name)
 
 
 def to_csv(records: Iterable[Mapping[str, object]], columns: Sequence[str] = ()) -> str:
     """Return a header line and one line per record: ``columns`` first, then the others as they first occur.
 
-    None and NaN are empty fields. Nested values are JSON.
+    None and NaN are empty fields. Nested values are JSON. A text is one line of printable characters, and one that a
+    spreadsheet would evaluate gets an apostrophe before it.
     """
     records = list(records)
     names = list(dict.fromkeys([*columns, *(key for record in records for key in record)]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow(map(_field, names))
     writer.writerows([_field(record.get(name)) for name in names] for record in records)
     return text.getvalue()
 
 
 def to_json(value: object) -> str:
     """Return indented JSON. Values of other types are texts."""
-    return json.dumps(value, indent=1, default=str)
+    return json.dumps(value, indent=1, default=str).replace("\x7f", "\\u007f")  # the only raw control character
 
 
 def terminal_width() -> int | None:
@@ -372,17 +386,26 @@ def shortened(text: str, width: int) -> str:
     return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with a question mark for each control character. Names come from data and may hold some."""
-    if text.replace("\n", "").isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+def html_text(text: str) -> str:
+    """Return ``text`` for HTML, printable and with its markup escaped."""
+    return escape(printable(text, KEPT))
+
+
+def _shown(text: str) -> str:
+    """Return the text of a cell: one line of at most `MAX_CELL` printable characters."""
+    return printable(shortened(text, MAX_CELL))
 
 
 def _field(value: object) -> object:
     if value is None or value != value:
         return ""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        text = json.dumps(value, ensure_ascii=False)
+        return text if text.isprintable() else to_json(value).replace("\n", "")
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def _fitted(columns: list[list[str]], left: list[bool], width: int) -> tuple[list[list[str]], list[list[int]]]:

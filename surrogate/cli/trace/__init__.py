@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from surrogate.cli import options
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import COUNT, GPU, HELP, INDEX, PATH, Form, as_object, html_option, option, output_options
 from surrogate.cli.options import show as print_records
 from surrogate.features.errors import InputError, read_toml
-from surrogate.report.tables import Table, terminal_width, wrapped
+from surrogate.report.tables import Table, terminal_width
 
 if TYPE_CHECKING:
     from surrogate.trace.events.read import TraceFile
@@ -148,13 +149,12 @@ def line_width() -> int:
 
 def echo_notes(notes: Iterable[str]) -> None:
     """Print notes to standard error, a line each."""
-    for note in notes:
-        click.echo(f"seer: {note}", err=True)
+    options.echo(*(f"seer: {note}" for note in notes), err=True)
 
 
-def echo(text: str) -> None:
-    """Print text in lines of `line_width`."""
-    click.echo(wrapped(text, line_width()))
+def echo(*lines: str) -> None:
+    """Print lines of at most `line_width`."""
+    options.echo(*lines, width=line_width())
 
 
 def show(

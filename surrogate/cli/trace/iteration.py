@@ -85,10 +85,9 @@ def command(
         ("Kept as measured, because the trace lacks", result.unknown),
     ):
         if rows_of_part:
-            shared.echo(f"\n{title}")
+            shared.echo("", title)
             shared.show([asdict(part) for part in rows_of_part])
-    for note in result.notes:
-        shared.echo(note)
+    shared.echo(*result.notes)
 
 
 def _show_ranks(
@@ -104,5 +103,5 @@ def _show_ranks(
     table = shared.columns_of(ranks.ranks.rows, columns, title=ranks.ranks.title)
     shared.show(ranks.ranks.rows, form, json_value=ranks.to_dict(), table=table)
     if not form:
-        shared.echo(f"\n{ranks.collectives.title}")
+        shared.echo("", ranks.collectives.title)
         shared.show(ranks.collectives.top(top).rows)

@@ -99,10 +99,10 @@ def diff(
     if form:
         shared.echo_notes(compared.notes)
     else:
-        shared.echo("\n".join(compared.notes) + "\n")
+        shared.echo(*compared.notes, "")
         totals = ResultTable("A before, B after, µs per iteration", compared.totals)
         shared.show(totals.rows, table=shared.display_table(totals))
-        click.echo()
+        shared.echo("")
     texts = {row["kernel"]: _BETWEEN_NAMES.split(row["kernel"]) for row in rows if compared.by == "kernel"}
     of_name = short_names(name for parts in texts.values() for name in parts[::2])
     short = {text: "".join(of_name.get(part, part) for part in parts) for text, parts in texts.items()}

@@ -52,5 +52,5 @@ def command(
     json_value = {"levels": list(levels), "spans": list(table), "without_counterpart": lost, "notes": list(table.notes)}
     shared.show(table.rows, out.form, json_value=json_value, table=shared.display_table(table, COLUMNS))
     if not out.form:
-        shared.echo(f"\n{lost:,} spans without a counterpart in the file before are left out\n")
+        shared.echo("", f"{lost:,} spans without a counterpart in the file before are left out", "")
         shared.show(levels.rows, table=shared.display_table(levels))

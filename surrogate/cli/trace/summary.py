@@ -97,7 +97,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
         shared.show([facts], out.form, json_value={"summary": facts, "steps": steps, **listed, **advice})
         return
     if head := tables.headline(facts):
-        shared.echo(f"{head}\n")
+        shared.echo(head, "")
     has_device = len(profiled.trace.activities) > 0
     values = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
     figures = tuple(
@@ -106,16 +106,16 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
         if values.get(key) is not None
     )
     shared.show([{"of the trace": key, "value": values[key]} for key in values if key not in FIGURES])
-    click.echo()
+    shared.echo("")
     shared.show(figures, table=ResultTable("", figures).table())
     for table in (_shortened(idle, out.top or _CAUSES), labels, types, copies):
         if len(table):
-            click.echo()
+            shared.echo("")
             keys = list(table.rows[0])
             filled = {key for key in keys if any(row[key] for row in table)}
             columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
             shared.show(table.rows, table=shared.display_table(table, columns))
-    shared.echo(f"\n{format_findings(findings, unchecked)}")
+    shared.echo("", *format_findings(findings, unchecked).split("\n"))
 
 
 def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
@@ -144,7 +144,7 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
         rows, out.form, json_value=asdict(compared) | {"findings": [each.to_dict() for each in findings]}, table=table
     )
     if compared.collectives and not out.form:
-        shared.echo("\nCollectives: the last rank to reach each, and the others' mean wait for it")
+        shared.echo("", "Collectives: the last rank to reach each, and the others' mean wait for it")
         shared.show(compared.collectives)
     if findings and not out.form:
-        shared.echo(f"\n{format_findings(findings, step=TEXTS['ranks_step'])}")
+        shared.echo("", *format_findings(findings, step=TEXTS["ranks_step"]).split("\n"))

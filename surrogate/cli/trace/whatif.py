@@ -102,8 +102,7 @@ def command(
     count = len(graph.iterations)
     title = f"Mean of {count} iterations, from one's end to the next one's; summary has the median, from start to end"
     shared.show(cells, table=replace(shared.columns_of(cells, filled, title * (count > 1)), widest=shared.line_width()))
-    for line in deduplicated(remark for row in rows for remark in _remarks(row)):
-        shared.echo(line)
+    shared.echo(*deduplicated(remark for row in rows for remark in _remarks(row)))
 
 
 def _requested(what_ifs: Sequence[str], functions: Sequence[str], gpu: str | None) -> "list[WhatIf]":
