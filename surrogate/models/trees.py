@@ -159,14 +159,15 @@ class Trees:
     def booster(self, columns: int) -> "Booster":
         """Return an XGBoost booster of these trees on ``columns`` columns, for one thread.
 
-        Their JSON is inserted into a booster with one leaf, so that XGBoost itself adds all other fields.
+        Their JSON is inserted into a booster with one leaf, so that XGBoost itself adds all other fields and
+        writes the base score: as a number in 3.0, as a list in later versions.
         """
         import xgboost
 
-        booster = xgboost.train({"nthread": 1}, xgboost.DMatrix(np.zeros((1, columns)), np.zeros(1)), 1)
+        options = {"nthread": 1, "base_score": float(self.base_score[0])}
+        booster = xgboost.train(options, xgboost.DMatrix(np.zeros((1, columns)), np.zeros(1)), 1)
         content = json.loads(booster.save_raw("json"))
-        learner = content["learner"]
-        model = learner["gradient_booster"]["model"]
+        model = content["learner"]["gradient_booster"]["model"]
         (leaf,) = model["trees"]
         trees = []
         for number, (start, end) in enumerate(pairwise([*self.roots.tolist(), len(self.feature)])):
@@ -190,7 +191,6 @@ class Trees:
             trees.append({**leaf, **lists, "id": number, "tree_param": leaf["tree_param"] | {"num_nodes": str(count)}})
         model["gbtree_model_param"]["num_trees"] = str(len(trees))
         model |= {"trees": trees, "tree_info": [0] * len(trees), "iteration_indptr": list(range(len(trees) + 1))}
-        learner["learner_model_param"]["base_score"] = f"[{float(self.base_score[0])!r}]"
         booster.load_model(bytearray(json.dumps(content).encode()))
         return booster
 
