@@ -8,11 +8,12 @@ problem the answer is the measured time, unless `surrogate.models.interpolated` 
 
 from collections.abc import Callable
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from surrogate.features.families import Family
-from surrogate.models.grid import MeasuredRows
+from surrogate.models.grid import MeasuredRows, distinct_rows
 
 MAX_SHARE = 0.7
 """Share of the corrected interpolation in the mean if neighbours are near."""
@@ -26,6 +27,17 @@ all.
 """
 Residual = Callable[[np.ndarray], np.ndarray]
 """(rows, columns) the terms model's input with `line_columns` → (rows,) correction of the interpolation."""
+
+
+class CandidateRows(NamedTuple):
+    """Columns (rows,): the code of each row's candidate, the name of its library, and a number.
+
+    Rows of one number have the same code, library and version. Their libraries decide which sizes fit one another.
+    """
+
+    codes: np.ndarray
+    library: np.ndarray
+    number: np.ndarray
 
 
 def line_columns(measured: MeasuredRows, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,9 +60,8 @@ def line_columns(measured: MeasuredRows, keys: np.ndarray) -> tuple[np.ndarray, 
 def log_corrections(
     measured: MeasuredRows,
     family: Family,
-    codes: np.ndarray,
+    candidates: CandidateRows,
     sizes: np.ndarray,
-    library: np.ndarray,
     terms: Terms,
     residual: Residual | None,
 ) -> np.ndarray:
@@ -65,37 +76,42 @@ def log_corrections(
         The measured rows.
     family
         The family.
-    codes
-        (rows,) codes of the candidates. All of them were measured.
+    candidates
+        The candidates. All of them were measured.
     sizes
         (rows, sizes).
-    library
-        (rows,) names of libraries, which decide which sizes fit one another.
     terms
         The terms model.
     residual
         The trees that correct the interpolation, or None.
     """
     # 1. The measured corners around every row (one corner if its sizes are measured): the row of each, (corners,), and
-    #    whether its sizes differ from the row's.
-    owner, corner, weight, weight_sum = _corners(measured, family, codes=codes, sizes=sizes, library=library)
+    #    whether its sizes differ from the row's. Corners that rows share are computed once: ``first`` (distinct,) is
+    #    the position of each distinct corner, ``number`` (corners,) the distinct corner of every corner.
+    owner, corner, weight, weight_sum = _corners(measured, family, candidates, sizes)
+    first, number = distinct_rows(np.column_stack([candidates.number[owner], corner]))
+    owner_of, sizes_of = owner[first], corner[first]
     is_moved = (corner != sizes[owner]).any(axis=1)
-    keys = measured.lines.keys(codes[owner], corner)
+    keys = measured.lines.keys(candidates.codes[owner_of], sizes_of)
     values = measured.at(keys[:, 0])
     is_measured = ~np.isnan(values)
     # 2. A measured problem gets its measured time.
-    out = np.full(len(codes), np.nan)
-    direct = is_measured & ~is_moved
-    out[owner[direct]] = values[direct]
+    count = len(sizes)
+    out = np.full(count, np.nan)
+    direct = np.flatnonzero(is_measured[number] & ~is_moved)
+    out[owner[direct]] = values[number[direct]]
     open_rows = np.flatnonzero(np.isnan(out))
     if not len(open_rows):
         return out
-    # 3. Evaluate the terms model for the open rows and for their corners. ``term_index`` (corners,) is the position of
-    #    each corner in the result: the open rows come first, then the corners with other sizes.
-    design, log_terms = terms(open_rows, owner[is_moved], corner[is_moved])
-    term_row = np.zeros(len(codes), dtype=np.int64)
-    term_row[open_rows] = np.arange(len(open_rows))
-    term_index = np.where(is_moved, len(open_rows) - 1 + np.cumsum(is_moved), term_row[owner])
+    # 3. Evaluate the terms model for the open rows and for their corners. ``term_index`` (distinct,) is the position of
+    #    each corner in the result: the open rows come first, then the corners that are not an open row.
+    term_index = np.full(len(first), -1)
+    is_open = np.isnan(out)[owner] & ~is_moved
+    row_position = np.cumsum(np.isnan(out)) - 1
+    term_index[number[is_open]] = row_position[owner[is_open]]
+    other = np.flatnonzero(term_index < 0)
+    term_index[other] = len(open_rows) + np.arange(len(other))
+    design, log_terms = terms(open_rows, owner_of[other], sizes_of[other])
     # 4. The correction of the terms model at each corner: exact if measured, else interpolated if neighbours are near.
     added = np.where(is_measured, values - log_terms[term_index], 0.0)
     unknown = np.flatnonzero(~is_measured)
@@ -108,15 +124,15 @@ def log_corrections(
         added[unknown] = share[has_share] * (corrected - log_terms[term_index[unknown]])
     # 5. Average over the corners. Weights of invalid corners are given to the others. Outside the range, weights sum
     #    to less than 1.
-    total = np.bincount(owner, weight * added, len(codes))[open_rows]
-    used = np.bincount(owner, weight, len(codes))[open_rows]
+    total = np.bincount(owner, weight * added[number], count)[open_rows]
+    used = np.bincount(owner, weight, count)[open_rows]
     mean = np.divide(total * weight_sum[open_rows], used, out=np.zeros(len(open_rows)), where=used > 0)
     out[open_rows] = log_terms[: len(open_rows)] + mean
     return out
 
 
 def _corners(
-    measured: MeasuredRows, family: Family, codes: np.ndarray, sizes: np.ndarray, library: np.ndarray
+    measured: MeasuredRows, family: Family, candidates: CandidateRows, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the measured corners around every row: row (corners,), sizes (corners, sizes), weight (corners,).
 
@@ -124,9 +140,9 @@ def _corners(
     """
     # 1. Sizes that differ from the measured values in some row. If there are none, every row is its only corner.
     queries = sizes[:, measured.grid_sizes]
-    low, high = ends = measured.ends(codes, sizes)
+    low, high = ends = measured.ends(candidates.codes, sizes)
     free = np.flatnonzero(((low != queries) | (high != queries)).any(axis=0))
-    count = len(codes)
+    count = len(sizes)
     if not len(free):
         return np.arange(count), sizes, np.ones(count), np.ones(count)
     # 2. The weight of either end of a size, in its logarithm. Outside the range both ends are equal: the value counts
@@ -150,6 +166,6 @@ def _corners(
     side, owner = np.nonzero(weight)
     corners = corner[side, owner]
     fits = np.ones(len(owner), dtype=bool)
-    for _, misfit, _ in family.misfits(dict(zip(family.size_names, corners.T, strict=True)), library[owner]):
+    for _, misfit, _ in family.misfits(dict(zip(family.size_names, corners.T, strict=True)), candidates.library[owner]):
         fits &= ~misfit
     return owner[fits], corners[fits], weight[side, owner][fits], weight.sum(axis=0)

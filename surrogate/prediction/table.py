@@ -57,6 +57,13 @@ class Group(NamedTuple):
         """Return some of the group's rows, by their positions in the group."""
         return self._replace(sizes=self.sizes[rows], positions=self.positions[rows])
 
+    def sorted_by_grid(self) -> "Group":
+        """Return several chunks of rows in the order of `Family.grid_sizes`: a chunk then has few measured corners."""
+        columns = [self.family.size_names.index(name) for name in reversed(self.family.grid_sizes)]
+        if not columns or len(self.sizes) <= CHUNK_ROWS:
+            return self
+        return self.take(np.lexsort(self.sizes[:, columns].T))
+
 
 def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorithm: str | None = None) -> Predictions:
     """Return predictions for every row.
@@ -78,7 +85,8 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
             requested = _text_column(frame[[]] if algorithm else frame, column, algorithm or "")
     chunks: list[tuple[Ranker, Group]] = []
     for setting_group in _groups(resolver, frame, defaults, family):
-        for ranker, group in _rankers(resolver, setting_group, requested):
+        for ranker, unsorted in _rankers(resolver, setting_group, requested):
+            group = unsorted.sorted_by_grid()
             starts = range(0, len(group.sizes), CHUNK_ROWS)
             chunks += [(ranker, group.take(slice(start, start + CHUNK_ROWS))) for start in starts]
     # Chunks share only a ranker's caches, so that each thread computes a chunk by itself.

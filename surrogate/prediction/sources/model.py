@@ -16,7 +16,8 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features import Formula, Gpu, Number, ProblemTerms, one_line_errors, tiled_product_us, version_column
 from surrogate.features.families import AnyProblem
 from surrogate.models.call_cost import call_cost_us
-from surrogate.models.neighbours import log_corrections
+from surrogate.models.grid import distinct_rows
+from surrogate.models.neighbours import CandidateRows, log_corrections
 from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import ReadyTrees
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
@@ -183,17 +184,17 @@ class TreeSource(Source):
             design = x[rows[same]]
             candidate = candidates[np.concatenate([same, owner])]
             if len(owner):
-                changed_sizes, group_of = np.unique(changed, axis=0, return_inverse=True)
-                changed_design, _, _ = self._inputs(changed_sizes, group_of, candidates[owner])
+                first, problem_of_row = distinct_rows(changed)
+                changed_design, _, _ = self._inputs(changed[first], problem_of_row, candidates[owner])
                 design = np.concatenate([design, changed_design])
             return design, self._log_terms(design, candidate)
 
+        library = np.array([each.library for each in self.context.candidates], dtype=object)
         measured_log = log_corrections(
             near.measured,
             self.context.setting.family,
-            codes=code[rows],
-            sizes=sizes[rows],
-            library=np.array([self.context.candidates[i].library for i in candidates.tolist()], dtype=object),
+            CandidateRows(code[rows], library[candidates], candidates),
+            sizes[rows],
             terms=terms,
             residual=near.residual.inplace_predict if near.residual else None,
         )
