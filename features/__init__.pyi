@@ -39,6 +39,7 @@ from .elementwise import where as where
 from .errors import STDIN as STDIN
 from .errors import InputError as InputError
 from .errors import RowError as RowError
+from .errors import UnknownGpuError as UnknownGpuError
 from .errors import as_parameters as as_parameters
 from .errors import check_choice as check_choice
 from .errors import naming_options as naming_options

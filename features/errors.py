@@ -81,6 +81,10 @@ class TooLargeError(InputError):
     """A problem has more work than the package counts exactly."""
 
 
+class UnknownGpuError(InputError):
+    """A name fits no registered GPU, or several. An unreadable file in ``SEER_GPUS`` is another error."""
+
+
 class RowError(InputError):
     """A row of a table is wrong: the message begins with the table and the row, as in ``mm.csv: line 17: …``."""
 

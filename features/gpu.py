@@ -12,7 +12,7 @@ from statistics import geometric_mean
 from typing import Any, TypeGuard
 
 from .elementwise import Number, maximum, where
-from .errors import InputError, nearest, parsed_toml, read_bounded, refusal
+from .errors import InputError, UnknownGpuError, nearest, parsed_toml, read_bounded, refusal
 
 SCHEMA = 1
 _MAX_FIGURE = 1e12
@@ -317,8 +317,11 @@ class GpuRegistry:
         if len(common) == 1 or len(fitting) == 1 or _WITH_UNITS.fullmatch(name):
             return (common or fitting)[0]
         if fitting:
-            raise InputError(f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}")
-        raise refusal("gpu", name=name, hint=nearest(name, self.labels), variable=ENVIRONMENT_VARIABLE)
+            raise UnknownGpuError(
+                f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}"
+            )
+        words = {"name": name, "hint": nearest(name, self.labels), "variable": ENVIRONMENT_VARIABLE}
+        raise UnknownGpuError(str(refusal("gpu", **words)))
 
     @property
     def labels(self) -> list[str]:
@@ -427,7 +430,7 @@ def gpu(name: str) -> Gpu:
         If the name is no text, fits several GPUs, or fits no GPU.
     """
     if not isinstance(name, str):
-        raise InputError(f"the GPU is a {type(name).__name__}; give its name, as in h100-sxm")
+        raise UnknownGpuError(f"the GPU is a {type(name).__name__}; give its name, as in h100-sxm")
     return _find(name, os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
@@ -435,7 +438,7 @@ def canonical(name: str) -> str:
     """Return the registry name of a GPU, or ``name`` itself if no registry has the device."""
     try:
         return gpu(name).name
-    except InputError:
+    except UnknownGpuError:
         return name
 
 

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from surrogate.dataset.files import STDOUT, require_writable
-from surrogate.features import STDIN, InputError, nearest, printable, read_toml
+from surrogate.features import STDIN, InputError, UnknownGpuError, nearest, printable, read_toml
 from surrogate.report.tables import GAP, Table, terminal_width, to_csv, to_json, wrapped
 
 if TYPE_CHECKING:
@@ -415,6 +415,6 @@ def board_notes(name: str | None) -> list[str]:
 
     try:
         note = registry().ambiguity_note(name) if name else None
-    except InputError:  # the code that needs the GPU raises it again
+    except UnknownGpuError:  # the code that needs the GPU raises it again
         return []
     return [note] if note else []

@@ -20,7 +20,7 @@ from surrogate.collect.cudnn.activity import LEFT_OUT, Activity
 from surrogate.collect.cudnn.instruments import FIRST_WITHOUT_VOLTA, OLDER_CUDNN
 from surrogate.collect.cudnn.library import Library
 from surrogate.collect.device import POLICY, Device, DeviceInfo, DeviceLostError, Measurement, demangled, throttled
-from surrogate.features import CUDNN_GRAPH, Conv, InputError, read_toml
+from surrogate.features import CUDNN_GRAPH, Conv, InputError, UnknownGpuError, read_toml
 from surrogate.features.gpu import gpu
 from surrogate.formats.launches import PERMISSION_REMEDY
 
@@ -115,7 +115,7 @@ def _board(info: DeviceInfo) -> Iterator[Check]:
     value = f"{info.gpu}, compute capability {properties.get('compute_capability')}, {properties.get('sms')} SMs"
     try:
         yield Check("gpu", OK, f"{value}; {gpu(info.gpu).name}")
-    except InputError:
+    except UnknownGpuError:
         yield Check("gpu", NOTE, f"{value}; not among `seer gpus`", REMEDIES["gpu"])
 
 

@@ -14,7 +14,7 @@ from surrogate.dataset.problems import families_of, family_rows, row_groups
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
-from surrogate.features.errors import InputError, RowError, nearest
+from surrogate.features.errors import InputError, RowError, UnknownGpuError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
@@ -280,7 +280,7 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
         part = ok.iloc[positions]
         try:
             device = devices.get(name) or gpu(name)
-        except InputError as unknown:
+        except UnknownGpuError as unknown:
             device = unlisted_gpu(name)
             warnings.append(str(unknown))
         sizes = {size: part[size].to_numpy() for size in family.size_names}

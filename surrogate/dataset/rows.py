@@ -11,7 +11,7 @@ import pandas as pd
 from surrogate.dataset import problems
 from surrogate.features.algorithms import version_column
 from surrogate.features.elementwise import Number
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, UnknownGpuError
 from surrogate.features.families import DescribedFamily, Family
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 
@@ -88,7 +88,7 @@ def _gpu_by_name(device: str, rows: pd.DataFrame, family: Family) -> Gpu:
     """
     try:
         return gpu(device)
-    except InputError:
+    except UnknownGpuError:
         if isinstance(family, DescribedFamily):
             return unlisted_gpu(device)
         if "library" in rows and (rows["library"] == "reference").all():

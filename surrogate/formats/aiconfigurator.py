@@ -44,7 +44,16 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.files import Progress
-from surrogate.features import MAX_EXACT, MAX_INT32, InputError, checked_int, nearest, read_toml, version_key
+from surrogate.features import (
+    MAX_EXACT,
+    MAX_INT32,
+    InputError,
+    UnknownGpuError,
+    checked_int,
+    nearest,
+    read_toml,
+    version_key,
+)
 from surrogate.features.families import Family, operator_class
 from surrogate.features.families import family as family_by_name
 from surrogate.features.families.moe import NONGATED
@@ -217,7 +226,7 @@ def _sources(path: Path) -> tuple[list[SourceTable], str]:
 def _gpu_name(folder: str) -> str | None:
     try:
         return gpu(GPUS.get(folder, folder)).name
-    except InputError:
+    except UnknownGpuError:
         return None
 
 

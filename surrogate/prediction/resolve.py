@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
-from surrogate.features import DEFAULT_ALGORITHM, HALF, InputError, check_choice, nearest
+from surrogate.features import DEFAULT_ALGORITHM, HALF, InputError, UnknownGpuError, check_choice, nearest
 from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, version_number
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
@@ -123,7 +123,7 @@ class Resolver:
         if stored is None and self.bundle.described_family:
             try:
                 return replace(gpu(name), name=key)
-            except InputError:
+            except UnknownGpuError:
                 measured = self.bundle.fitted_gpus
                 if name not in measured and registry().fitting(name):
                     raise  # the name of several boards

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from surrogate.features.errors import InputError, read_toml
-from surrogate.features.gpu import Gpu, registry
+from surrogate.features.errors import UnknownGpuError, read_toml
+from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
@@ -156,12 +156,11 @@ def gpu_of(trace: Trace, device: int, name: str | None = None) -> Gpu | None:
     """
     if name:
         return gpu_by_name(name)
-    registry()  # only an unknown name means None; an unreadable file in SEER_GPUS is an error
     names = {described.name for described in trace.devices}
     recorded = trace.device_name(device) or ("".join(names) if len(names) == 1 else "")
     try:
         return gpu_by_name(recorded) if recorded else None
-    except InputError:
+    except UnknownGpuError:
         return None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.described import merge_descriptions
-from surrogate.features import Configuration, Description, InputError, Value, nearest, read_description
+from surrogate.features import Configuration, Description, InputError, UnknownGpuError, Value, nearest, read_description
 from surrogate.features.families import DescribedFamily, DescribedProblem
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 from surrogate.models.configurations import Configurations
@@ -292,7 +292,7 @@ def find_gpu(source: Bundle | Description, name: str) -> Gpu:
         return device
     try:
         return gpu(name)
-    except InputError:
+    except UnknownGpuError:
         return unlisted_gpu(name)
 
 

@@ -12,7 +12,7 @@ import click
 
 from surrogate.cli import trace as shared
 from surrogate.cli.options import COUNT, GPU, HELP, OUT, Form, option, output_options
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, UnknownGpuError
 from surrogate.report.tables import format_value, interval_us
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _parsed(text: str) -> "WhatIf":
     if suggestion is None:
         try:
             suggestion = f"gpu={gpu(text).name}"
-        except InputError:
+        except UnknownGpuError:
             return what_if(text)
     raise InputError(f"what-if {text!r} is unknown; use {suggestion}")
 
