@@ -22,7 +22,7 @@ REPORT_FILES |= {"folds.csv", "choice_rows.csv", "time_rows.csv"}
 @click.argument("data", required=False, type=PATH)
 @option("--also-train", "Further training rows; they are never judged.", PATH, multiple=True)
 @option("--by", HELP["compare"]["by"], ("shape", "network", "gpu", "random"), default="shape")
-@option("--folds folds_count", "Folds per seed.", click.IntRange(min=2), default=5)
+@option("--folds folds_count", "Folds per seed.", shared.IntegerRange(min=2), default=5)
 @option("--seeds", "Number of runs, each with its own folds. Figures are taken over all of them.", COUNT, default=3)
 @option(
     "--models",

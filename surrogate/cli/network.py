@@ -117,7 +117,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--data-parallel", "Train on N GPUs, each with the batch and the whole model.", shared.SIZE, default=1)
 @option("--fsdp", "Train on N GPUs, each with the batch and a share of the model (full shard).", shared.SIZE, default=1)
 @option("--gpus-per-node", "GPUs of a node  [default: 8]", shared.SIZE)
-@option("--node-gbps", HELP["network"]["node-gbps"], float, metavar="GBPS")
+@option("--node-gbps", HELP["network"]["node-gbps"], shared.POSITIVE, metavar="GBPS")
 @section("Language models")
 @option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
 @option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
@@ -139,7 +139,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
 @section("Limits")
 @shared.limit_options
-@option("--utilization", HELP["network"]["utilization"], click.FloatRange(0, 1, min_open=True), metavar="SHARE")
+@option("--utilization", HELP["network"]["utilization"], shared.NumberRange(0, 1, min_open=True), metavar="SHARE")
 @option("--bundle", "Folder of a fitted bundle  [default: the shipped one]", PATH)
 @section("Output")
 @option("--by-type", "One row per operator instead of one row per layer.", is_flag=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from inspect import signature
-from math import isnan
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -61,26 +61,28 @@ FOLDER = DataPath(None, folder="filled")
 BUNDLE = DataPath(None, folder="replaced")
 
 
+INTEGER_TEXT = re.compile(r"[+-]?[0-9]{1,18}")
+"""The digits of an integer that fits 64 bits. ``int`` would also read 1_000 and digits of other scripts."""
+NUMBER_TEXT = re.compile(r"\+?inf|[+-]?(?=\.?[0-9])[0-9]*\.?[0-9]*(?:e[+-]?[0-9]+)?", re.IGNORECASE)
+
+
 class IntegerRange(click.IntRange):
     """An integer in a range. The usage error for another text has an example."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the integer. Raises a usage error with an example for another text."""
-        if re.fullmatch(r"\s*[+-]?\d+\s*", str(value)) is None:
-            self.fail(f"{value!r} is not an integer; write its digits, as in 1024", param, ctx)
+        if INTEGER_TEXT.fullmatch(str(value).strip()) is None:
+            self.fail(f"{value!r} is not an integer; write at most 18 digits, as in 1024", param, ctx)
         return super().convert(value, param, ctx)
 
 
-class Positive(click.FloatRange):
-    """A number above 0, in the unit of the option's help. inf is valid."""
+class NumberRange(click.FloatRange):
+    """A number in a range, in the unit of the option's help. inf is valid, but no number that is too large to hold."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number. Raises a usage error with an example for another text."""
-        try:
-            is_number = not isnan(float(value))
-        except ValueError:
-            is_number = False
-        if not is_number:
+        text = str(value).strip()
+        if NUMBER_TEXT.fullmatch(text) is None or (isinf(float(text)) and "inf" not in text.lower()):
             unit = f" of {param.metavar.lower()}" if isinstance(param, click.Option) and param.metavar else ""
             self.fail(f"{value!r} is not a number{unit}; write it without a unit, as in 30", param, ctx)
         return super().convert(value, param, ctx)
@@ -91,7 +93,8 @@ MAX_INT32 = 2**31 - 1
 COUNT = IntegerRange(min=1)
 INDEX = IntegerRange(min=0)
 SIZE = IntegerRange(1, MAX_INT32)
-POSITIVE = Positive(min=0, min_open=True)
+POSITIVE = NumberRange(min=0, min_open=True)
+NOT_NEGATIVE = NumberRange(min=0)
 
 
 class WordChoice(click.Choice):
@@ -233,14 +236,12 @@ def sizes_option(names: str, text: str) -> Callable[[Function], Function]:
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
     """Return the distinct numbers. Raises a usage error for another text."""
+    parts = [] if text is None else text.split(",")
     try:
-        numbers = tuple(dict.fromkeys(int(part) for part in text.split(","))) if text is not None else ()
-    except ValueError:
-        numbers = (0,)
-    if numbers and (min(numbers) < 1 or max(numbers) > MAX_INT32):
+        return tuple(dict.fromkeys(SIZE.convert(part, None, None) for part in parts))
+    except click.BadParameter:
         message = f"{text!r} is not a list of integers from 1; write them as in 1,2,4,8"
-        raise click.BadParameter(message, context, parameter)
-    return numbers
+        raise click.BadParameter(message, context, parameter) from None
 
 
 def _gpu_names(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
@@ -255,12 +256,12 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     """Return US dollars per GPU and hour: one number, or NAME=X,NAME=X."""
     parts = [part.partition("=") for part in (text or "").split(",") if part.strip()]
     try:
-        prices = {name.strip(): float(usd or name) for name, _, usd in parts}
-    except ValueError:
+        prices = {name.strip(): POSITIVE.convert(usd or name, None, None) for name, _, usd in parts}
+    except click.BadParameter:
         prices = {}
     is_one = len(parts) == 1 and not parts[0][1]
     is_list = is_one or all(equals for _, equals, _ in parts)  # a decimal comma would give two parts
-    if text is not None and not (prices and is_list and all(0 < usd < float("inf") for usd in prices.values())):
+    if text is not None and not (prices and is_list and float("inf") not in prices.values()):
         message = f"{text!r} is not a price; write US dollars per GPU and hour, such as 2.5 or h100=2.5,h200=3.8"
         raise click.BadParameter(message, context, parameter)
     return next(iter(prices.values())) if is_one else prices or None
@@ -269,7 +270,7 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
 price_option = option("--price", HELP["shared"]["price"], metavar="USD", callback=_price)
 compare_gpus_option = option("--compare-gpus", "Answer for these GPUs, too.", metavar="A,B,…", callback=_gpu_names)
 html_option = option("--html", "Write everything into one HTML file, too.", OUT)
-seed_option = option("--seed", "Seed of folds, sampling and search.", default=0)
+seed_option = option("--seed", "Seed of folds, sampling and search.", INDEX, default=0)
 candidates_option = option("--candidates", HELP["shared"]["candidates"], ("all", "listed"))
 where_option = option("--where", HELP["shared"]["where"], multiple=True, metavar="COLUMN=VALUE")
 rows_options = combined(candidates_option, where_option)

@@ -14,6 +14,7 @@ every version of SciPy.
 
 import json
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -226,7 +227,7 @@ class PlanSource:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return ``(i, n)`` for the text ``i/n``. Raises `InputError` for another text."""
-    first, slash, second = text.partition("/")
-    if not (slash and first.isdecimal() and second.isdecimal()):
+    if not re.fullmatch("[0-9]{1,18}/[0-9]{1,18}", text):
         raise InputError(f"shard {text!r} is not readable; give i/n with 1 ≤ i ≤ n, as in 2/4")
-    return int(first), int(second)
+    first, second = map(int, text.split("/"))
+    return first, second

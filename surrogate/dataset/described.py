@@ -129,6 +129,10 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     out["library_version"] = _text(out, "library_version", "")
     for name, values in description.settings.items():
         out[name] = _text(out, name, values[0] if values else "")
+    for name in ("gpu", "library", "library_version", *description.settings):
+        if (separated := out[name].astype(str).str.contains("|", regex=False)).any():
+            row = int(separated.argmax())
+            raise RowError(where, row, f"{name} {out[name][row]!r} holds |, which joins names in bundles; rename it")
     for name in description.sizes:
         out[name] = checked_int(where, name, numbers(out[name], name, where).to_numpy(), minimum=0)
     if not description.sizes:

@@ -37,7 +37,7 @@ PRINTED_ROWS = 5
 """Number of rows of `Predictions` that are printed."""
 FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
 """Column of a printed prediction or selection → formatter of its values."""
-SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,9}))?\s*(?:([KMGTkmgt])([Ii]?))?[Bb]?\s*")
+SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,9}))?\s*(?:([KMGTkmgt])([Ii]?))?[Bb]?\s*", re.ASCII)
 """A number with decimals, and a unit. Units with an i are binary, the others are decimal (SI)."""
 
 
@@ -447,7 +447,7 @@ class KernelTime:
 def parse_bytes(text: str) -> int:
     """Return the bytes of ``64MiB``, ``1GB``, ``1.5 GiB`` or ``1048576``. Raises `InputError` for any other text."""
     parts = SIZE.fullmatch(text)
-    if not parts:
+    if not parts or (parts[2] and not parts[3]):
         raise InputError(f"size {text!r} is not readable; write bytes, or a unit, as in 1048576, 64MiB or 1GB")
     units, decimals, prefix, binary = parts.groups("")
     factor = (1024 if binary else 1000) ** ("kmgt".index(prefix.lower()) + 1 if prefix else 0)

@@ -132,8 +132,8 @@ part_options = as_object(
     TracePart,
     "part",
     option("--iteration", "Only this iteration; repeatable.", INDEX, multiple=True),
-    option("--from from_ms", "Only events that start at this time or later.", float, metavar="MS"),
-    option("--to to_ms", "Only events that start before this time.", float, metavar="MS"),
+    option("--from from_ms", "Only events that start at this time or later.", options.NOT_NEGATIVE, metavar="MS"),
+    option("--to to_ms", "Only events that start before this time.", options.NOT_NEGATIVE, metavar="MS"),
     option("--device", "Only this GPU's activities.", INDEX),
     option("--max-bytes", "Maximum bytes of an unpacked trace [2 GiB].", COUNT),
 )

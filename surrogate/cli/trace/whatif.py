@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import COUNT, GPU, HELP, OUT, Form, option, output_options
+from surrogate.cli.options import COUNT, GPU, HELP, NOT_NEGATIVE, OUT, POSITIVE, Form, option, output_options
 from surrogate.features.errors import InputError, UnknownGpuError
 from surrogate.report.tables import format_value, interval_us
 
@@ -38,10 +38,10 @@ class WhatIfCommand(click.Command):
 @option("--gpu", "The target GPU, like gpu=G.", GPU)
 @option("--own-gpu", "The GPU of the trace, if it names none or another.", GPU)
 @option("--workers", "GPUs of data-parallel.", COUNT, default=8)
-@option("--bandwidth bandwidth_gbs", "Bandwidth of a machine's network.", float, default=10.0, metavar="GB/s")
-@option("--latency latency_us", "Latency of a network step in µs.", float, default=10.0, metavar="US")
+@option("--bandwidth bandwidth_gbs", "Bandwidth of a machine's network.", POSITIVE, default=10.0, metavar="GB/s")
+@option("--latency latency_us", "Latency of a network step in µs.", NOT_NEGATIVE, default=10.0, metavar="US")
 @option("--gpus-per-machine", "GPUs of each machine.", COUNT, default=1)
-@option("--link-bandwidth link_gbs", "Bandwidth between a machine's GPUs.", float, default=150.0, metavar="GB/s")
+@option("--link-bandwidth link_gbs", "Bandwidth between a machine's GPUs.", POSITIVE, default=150.0, metavar="GB/s")
 @option("--all-reduce algorithm", HELP["trace whatif"]["all-reduce"], ("ring", "tree", "hierarchical"), default="ring")
 @shared.bundle_option
 @option("--function functions", HELP["trace whatif"]["function"], multiple=True, metavar="MODULE:CALLABLE")
