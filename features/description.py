@@ -6,6 +6,7 @@ have conditions that a configuration must meet, and formulas (`ElementwiseFormul
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import ElementwiseFormula
+from .elementwise import MAX_EXACT, ElementwiseFormula
 from .errors import InputError, nearest, parsed_toml, read_bounded, read_toml
 
 Value = bool | int | float | str
@@ -81,11 +82,11 @@ class Description:
         for name in (self.name, *names):
             if not _NAME.fullmatch(name):
                 raise InputError(f"kernel {self.name}: {name!r} is no name; write letters, digits and underscores")
-        if doubled := [name for name in names if names.count(name) > 1]:
+        if doubled := [name for name, count in Counter(names).items() if count > 1]:
             raise InputError(f"kernel {self.name}: {doubled[0]} is declared twice; give each name once")
         if reserved := RESERVED & {*names}:
             raise InputError(f"kernel {self.name}: {min(reserved)} is a column of every table; give another name")
-        if unknown := [name for name in self.batch if name not in self.sizes]:
+        if unknown := sorted({*self.batch} - {*self.sizes}):
             raise InputError(f"kernel {self.name}: batch {unknown[0]} is none of the sizes {', '.join(self.sizes)}")
         for name, values in self.parameters.items():
             _check_values(f"kernel {self.name}: parameter {name}", values)
@@ -257,8 +258,8 @@ def _check_values(where: str, values: Sequence[Value]) -> None:
     for value in values:
         if isinstance(value, str) and _FORBIDDEN.search(value):
             raise InputError(f"{where} has the value {value!r}; a text cannot hold a comma, =, | or a line break")
-        if isinstance(value, float) and not np.isfinite(value):
-            raise InputError(f"{where} has the value {value}; give a finite number")
+        if not isinstance(value, str) and not abs(value) <= MAX_EXACT:
+            raise InputError(f"{where} has the value {_short(value)}; give numbers from -{MAX_EXACT} to {MAX_EXACT}")
 
 
 def _texts(values: object, where: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ MAX_MESSAGE = 1000
 _MESSAGE_END = 250
 _MAX_NAME_LENGTH, _MAX_NAMES = 200, 2000
 """Bounds within which names are compared. A damaged table may have a million columns."""
-_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){50}""")
+_LONG_KEY = re.compile(r"""(?<![\w"'-])(?:(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|[\w-]++)[ \t]*+\.[ \t]*+){50}""")
 _OPTION = re.compile(r"`[^`]*`|(?<![\w-])--([a-z]+(?:-[a-z]+)*)\b")
 _FORMS = {"training": "training=True", "csv": "to_frame()", "json": "to_dict()"}
 _PARAMETERS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "dim": "dims", **_FORMS}
@@ -170,6 +170,27 @@ def first_bytes(path: Path, count: int) -> bytes:
             with path.open("rb") as file:
                 return file.read(count)
     return b""
+
+
+MAX_JSON_NODES = 4_000_000
+"""Maximum objects and lists of a JSON document. An empty one has two bytes in a file and 64 in memory."""
+
+
+def check_node_count(content: bytes) -> None:
+    """Raise `ValueError` if JSON documents have over `MAX_JSON_NODES` objects and lists."""
+    if content.count(b"{") + content.count(b"[") > MAX_JSON_NODES:
+        raise ValueError(f"over {MAX_JSON_NODES:,} objects and lists")
+
+
+def parsed_json(content: bytes, errors: str = "strict") -> Any:
+    """Return the value of a user's JSON document; ``errors`` is the treatment of undecodable bytes.
+
+    Raises `json.JSONDecodeError` or `RecursionError` if it is none, `ValueError` for over `MAX_JSON_NODES` nodes.
+    """
+    import json
+
+    check_node_count(content)
+    return json.loads(content.decode(json.detect_encoding(content), errors))
 
 
 def parsed_toml(content: bytes) -> dict[str, Any]:

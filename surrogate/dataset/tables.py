@@ -5,10 +5,12 @@ The content decides the format of a file that is read. The name decides the form
 output gets CSV.
 """
 
+import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -16,7 +18,7 @@ import pandas as pd
 
 from surrogate.dataset.columns import SCHEMA_VERSION
 from surrogate.dataset.files import STDOUT, atomic_path, require_readable
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, check_node_count, require_regular
 from surrogate.features.gpu import Gpu, cpu_device
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ FREE_BYTES = 1 << 30
 MAX_FOLD = 500
 """A larger table may declare this multiple of its file's size. Real tables declare up to 80 times their file's size."""
 MAX_TEXT_BYTES = 2 << 30
+MAX_COLUMNS, FREE_CELLS = 10_000, 10_000_000
+"""Maximum columns of a table as text. It may have as many cells as bytes, and this number of empty cells more."""
 PART_ROWS = 131_072
 """Largest number of rows of a part, if a table is read in parts."""
 NO_ROWS = "the table has no rows; give a table with rows"
@@ -191,18 +195,20 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
             raise InputError(f"{path}: {NO_ROWS}")
         if text.startswith(("[", "{")):
             is_json_lines = text.startswith("{")
+            check_node_count(content)
             rows = [json.loads(line) for line in text.splitlines() if line] if is_json_lines else json.loads(text)
             flat = (isinstance(row, dict) and not any(isinstance(v, dict | list) for v in row.values()) for row in rows)
             if not all(flat):
                 raise ValueError("a row is an object of columns, each a number or a text")
+            _check_cells(len(rows), len({name for row in rows for name in row}), len(content))
             frame = pd.DataFrame(rows)
         else:
             separator = max(",;\t", key=text.partition("\n")[0].count)
-            frame = pd.read_csv(io.StringIO(text), sep=separator, skipinitialspace=True).rename(columns=str.strip)
+            frame = csv_frame(text, sep=separator).rename(columns=str.strip)
     except InputError:
         raise
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is no UTF-8 text; save the table as CSV in UTF-8, or as parquet") from None
+        raise InputError(f"{path}: is no text in UTF-8; save the table as CSV in UTF-8, or as parquet") from None
     except (ValueError, RecursionError, MemoryError) as error:
         wrong = f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]})"
         forms = "a table is parquet, CSV with a header, a JSON list of objects, or an object a line"
@@ -210,6 +216,26 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
     if frame.empty:
         raise InputError(f"{path}: {NO_ROWS}")
     return frame
+
+
+def csv_frame(text: str, sep: str, **options: Any) -> pd.DataFrame:
+    """Return the rows of a CSV with a header. Raises `ValueError` if it is none, or needs far more memory than a file
+    of its size."""
+    try:
+        first = [row for row in islice(csv.reader(io.StringIO(text), delimiter=sep), 3) if row]
+    except csv.Error as error:
+        raise ValueError(error) from None
+    _check_cells(text.count("\n") + text.count("\r"), max(map(len, first), default=0), len(text))
+    frame = pd.read_csv(io.StringIO(text), sep=sep, skipinitialspace=True, **options)
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise ValueError("line 2: more values than columns")
+    return frame
+
+
+def _check_cells(rows: int, columns: int, size: int) -> None:
+    """Raise `ValueError` if a table of ``size`` bytes has many more cells than bytes, or over `MAX_COLUMNS`."""
+    if columns > MAX_COLUMNS or rows * columns > FREE_CELLS + size:
+        raise ValueError(f"{rows:,} rows × {columns:,} columns are too many for {size:,} bytes")
 
 
 def _metadata(parquet: "ParquetFile", path: Path) -> dict[str, Any]:

@@ -82,6 +82,10 @@ def open_storage(storage_url: str) -> "BaseStorage":
                     heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(RETRIES),
                 )
             if scheme.startswith("sqlite"):
+                with storage.engine.connect() as connection:
+                    file = connection.exec_driver_sql("PRAGMA database_list").fetchall()[0][2]
+                if not file:
+                    raise InputError(f"storage {storage_url} is lost at the end; name a file, as in sqlite:///study.db")
                 _lock_at_begin(storage.engine)
             return storage
         except DBAPIError:  # another worker may be creating the tables

@@ -20,8 +20,9 @@ import pandas as pd
 
 from surrogate.features import Conv, InputError, read_toml
 from surrogate.features.algorithms import algorithms
+from surrogate.features.errors import parsed_json
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes, readable
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, readable
 from surrogate.formats.imported import KEY_COLUMNS, Imported, medians, no_rows, plural
 from surrogate.formats.nvprof import metric
 from surrogate.formats.printed import TIME_US, compiled

@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features import InputError, require_regular
@@ -28,11 +28,9 @@ Paths = Sequence[str | Path]
 
 DEFAULT_MAX_BYTES = 256 << 20
 """Maximum unpacked size of one file. A find-db of 500,000 rows has 70 MB."""
-FREE_BYTES = 256 << 20
+FREE_BYTES = 64 << 20
 MAX_FOLD = 100
 """A file may unpack to `FREE_BYTES`, or to `MAX_FOLD` times its packed size if that is more."""
-MAX_JSON_NODES = 4_000_000
-"""Maximum objects and lists of a JSON document. An empty one has two bytes in a file and 64 in memory."""
 MAX_MEMBERS = 10_000
 """Maximum number of members in an archive."""
 _MAX_LINE_CHARACTERS = 16 << 20
@@ -176,16 +174,6 @@ def read_bytes(path: str | Path, **limits: Unpack[ReadLimits]) -> bytes:
     content = io.BytesIO()  # getvalue() does not copy
     content.writelines(chunks(path, **limits))
     return content.getvalue()
-
-
-def parsed_json(content: bytes, errors: Literal["strict", "replace"] = "strict") -> Any:
-    """Return the value of a JSON document; ``errors`` is the treatment of undecodable bytes.
-
-    Raises `json.JSONDecodeError` or `RecursionError` if it is none, `ValueError` for over `MAX_JSON_NODES` nodes.
-    """
-    if content.count(b"{") + content.count(b"[") > MAX_JSON_NODES:
-        raise ValueError(f"over {MAX_JSON_NODES:,} objects and lists")
-    return json.loads(content.decode(json.detect_encoding(content), errors))
 
 
 @contextmanager

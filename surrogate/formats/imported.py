@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from surrogate.dataset.tables import csv_frame
 from surrogate.features import DEFAULT_ALGORITHM, SIZE_COLUMNS, Conv, InputError, check_choice, nearest
 from surrogate.features.algorithms import algorithms
 from surrogate.features.families import CONV, FAMILIES, FAMILY_OF_KIND
@@ -100,11 +100,9 @@ def csv_table(path: Path, whose: str, numbers: Collection[str], notes: list[str]
     """
     lines = [line for _, line in read_lines(path, **limits)] or ["nothing"]
     style = NumberStyle(str(path), delimiter=delimiter_of(lines[0]) or ",")
-    how: dict[str, Any] = {"sep": style.delimiter, "skipinitialspace": True, "skip_blank_lines": False}
+    how: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
     try:
-        table = pd.read_csv(StringIO("\n".join(lines)), dtype=str, keep_default_na=False, **how)
-        if not isinstance(table.index, pd.RangeIndex):
-            raise ValueError("line 2: more values than columns")
+        table = csv_frame("\n".join(lines), style.delimiter, **how)
     except ValueError as error:  # a ParserError is one
         reason = str(error).rpartition("C error: ")[2].strip()
         raise InputError(f"{path} is not CSV ({reason}); give {whose}") from None

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
-from surrogate.features import InputError
+from surrogate.features.errors import InputError, parsed_json
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes, readable
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, readable
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, one_kernel, outcome, tuned
 

@@ -21,8 +21,9 @@ from statistics import median
 from typing import Any, NamedTuple, Unpack
 
 from surrogate.features import InputError, checked_int, read_toml
+from surrogate.features.errors import parsed_json
 from surrogate.formats import Format
-from surrogate.formats.foreign_file import Paths, ReadLimits, parsed_json, read_bytes, readable
+from surrogate.formats.foreign_file import Paths, ReadLimits, read_bytes, readable
 from surrogate.formats.imported import Imported, plural
 from surrogate.formats.printed import TIME_US, compiled
 from surrogate.formats.tuned import TunedKernel, TunedRow, is_time, number, one_kernel, outcome, tuned

@@ -16,9 +16,11 @@ sources. It was tried on a small file made by hand, not on an installed one.
 - Tables that repeat another board's figures, or hold a floor of the harness, are refused with the reason.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -26,6 +28,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features import MAX_INT32, TENSILE_TYPES, InputError, peak_tflops, read_toml
+from surrogate.features.errors import MAX_JSON_NODES
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.formats import Format
@@ -46,6 +49,10 @@ MIN_PERCENT, MAX_PERCENT = 0.05, 100.0
 _ITEMS = (1, 2, 4, 6, 7)
 """Items of a logic file: board, architecture, problem type, order of the sizes, sizes with the fastest solutions. The
 other items, the solutions, are most of the file and are skipped."""
+MAX_VALUES = 1_000_000
+"""Maximum values of a YAML file's items, each of 400 to 700 bytes in memory."""
+_LONG_WORD = re.compile(r"[^\s,\[\]{}]{1001}")
+"""A word that takes the parser a time that grows with the square of its length: ``1:59:59:…`` is a number."""
 _KIND = ["gpu", "library", "tensile_type", "transposes", "m", "n", "k", "batch"]
 
 
@@ -126,12 +133,15 @@ def _logic(path: Path, limits: ReadLimits) -> TensileTable:
             items[-1].append(line)
     if len(items) <= max(_ITEMS):
         raise ValueError(f"a list of {len(items)} items, a table of sizes is item {max(_ITEMS) + 1}")
+    text = "\n".join("\n".join(items[at]) for at in _ITEMS)
+    if len(re.findall(r"[\[{,:]|^ *-", text, re.MULTILINE)) > MAX_VALUES or _LONG_WORD.search(text):
+        raise ValueError(f"it has over {MAX_VALUES:,} values, or a word of over 1,000 characters")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         parsed = [yaml.load("\n".join(items[at]), Loader=loader)[0] for at in _ITEMS]  # noqa: S506  # a safe loader
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:120]}); fetch it again") from None
-    if _leaves(parsed, {}) > sum(len(line) for at in _ITEMS for line in items[at]):
+    if _leaves(parsed, {}) > len(text):
         raise ValueError("its aliases repeat more values than it has characters")
     board, architecture, problem, order, rows = parsed
     if isinstance(architecture, dict):
@@ -147,12 +157,12 @@ def _logic(path: Path, limits: ReadLimits) -> TensileTable:
     return TensileTable(library, str(board), str(architecture), kind, transposes, names, rows)
 
 
-def _leaves(node: Any, counts: dict[int, int]) -> int:
+def _leaves(node: Any, counts: dict[int, float]) -> float:
     """Return the number of values in a nested list, in which aliases repeat; ``counts`` is of the nodes by identity."""
     if not isinstance(node, dict | list):
         return 1
     if id(node) not in counts:
-        counts[id(node)] = 0  # a node may hold itself
+        counts[id(node)] = math.inf  # a node may hold itself
         counts[id(node)] = sum(_leaves(each, counts) for each in (node.values() if isinstance(node, dict) else node))
     return counts[id(node)]
 
@@ -164,7 +174,16 @@ def _unpacked(path: Path, limits: ReadLimits) -> Iterator[TensileTable]:
     except ImportError:
         raise InputError(f"{path}: reading MessagePack needs the package msgpack; pip install msgpack") from None
     try:
-        content = msgpack.unpackb(read_bytes(path, **limits), strict_map_key=False)
+        counter = count(1)
+
+        def counted(node: Any) -> Any:
+            if next(counter) > MAX_JSON_NODES:
+                raise ValueError(f"over {MAX_JSON_NODES:,} maps and lists")
+            return node
+
+        content = msgpack.unpackb(
+            read_bytes(path, **limits), strict_map_key=False, object_hook=counted, list_hook=counted
+        )
     except (ValueError, msgpack.UnpackException) as error:
         raise InputError(f"{path} is not MessagePack ({error or type(error).__name__}); fetch it again") from None
     kinds = {each["index"]: _kind(each, path.name) for each in content["solutions"]}
@@ -188,7 +207,7 @@ def _nested_tables(node: Any, units: str = "") -> Iterator[tuple[Mapping[str, An
     if isinstance(node, dict) and "table" in node and "properties" in node:
         yield node, units
     elif isinstance(node, dict | list):
-        for each in node.values() if isinstance(node, dict) else node:
+        for each in [node[key] for key in node if key != "predicate"] if isinstance(node, dict) else node:
             yield from _nested_tables(each, units)
 
 

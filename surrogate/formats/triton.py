@@ -17,9 +17,9 @@ from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
-from surrogate.features import InputError
+from surrogate.features.errors import InputError, parsed_json
 from surrogate.formats import Format, Option
-from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, parsed_json, read_bytes, readable
+from surrogate.formats.foreign_file import Paths, ReadLimits, files_of, read_bytes, readable
 from surrogate.formats.imported import Imported
 from surrogate.formats.tuned import TunedKernel, TunedRow, one_kernel, outcome, tuned
 

@@ -6,7 +6,6 @@ of NVIDIA Model Optimizer and AMD Quark; GPTQModel's ``dynamic``; torchao's ``qu
 """
 
 import fnmatch
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from surrogate.features.errors import InputError, read_bounded, read_toml
+from surrogate.features.errors import InputError, parsed_json, read_bounded, read_toml
 from surrogate.features.problem import QUANTISED
 from surrogate.network.network import TEXTS, refusal
 
@@ -22,7 +21,10 @@ Json = Mapping[str, object]
 
 OPTIMIZER_FILE = "hf_quant_config.json"
 """Model Optimizer's own file with the quantisation; other tools write it into the ``config.json``."""
-MAX_BYTES = 1 << 26
+MAX_BYTES = 16 << 20
+"""Maximum size of a configuration; a list of all experts of a large model takes 7 MB."""
+MAX_PATTERNS = 10_000
+"""Maximum patterns of a list; each takes 0.1 ms."""
 MAX_REPEATS = 5
 """Maximum repeats in a pattern: more of them could take minutes for a name of sixty letters."""
 SLOW_PATTERN = re.compile(r"\\[1-9]|\(\?P=|\)[*+{]|[*+}]\??(?:\.|\\[wWdDsS]|\[[^]]*\])[*+{]")
@@ -52,6 +54,8 @@ class ModuleNames:
         patterns = [_expression(text.removeprefix("re:")) for text in texts if text.startswith("re:")]
         for text in (_in_text_model(text) for text in texts if "*" in text and not text.startswith("re:")):
             patterns += [fnmatch.translate(text), fnmatch.translate(f"{text}.*")]
+        if len(patterns) > MAX_PATTERNS:
+            raise _UnmeasuredError(f"it has over {MAX_PATTERNS:,} patterns of modules")
         self._patterns = [re.compile(pattern) for pattern in dict.fromkeys(patterns)]
         self._parts = {_in_text_model(text).strip(".") for text in texts if "*" not in text}
 
@@ -198,7 +202,7 @@ def _model_optimizer_config(path: Path) -> object:
     if not other.is_file():
         return None
     try:
-        return json.loads(read_bounded(other, MAX_BYTES))
+        return parsed_json(read_bounded(other, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         raise InputError(f"{other}: cannot be read; repair it, or remove it if the weights are not quantised") from None
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.features.elementwise import ceil_div
-from surrogate.features.errors import InputError, nearest, one_line_errors
-from surrogate.formats.foreign_file import Allowance, parsed_json, unpacked
+from surrogate.features.errors import InputError, nearest, one_line_errors, parsed_json
+from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view
 from surrogate.network.memory import network_of

@@ -5,7 +5,6 @@ read as the nearest known one if its fields say the same. A field that is neithe
 (`language_fields.toml`) is named in a note. Source: the configurations and models of ``transformers``.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import cast
 
 from surrogate.bundled import NETWORKS
 from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
-from surrogate.features.errors import InputError, check_choice, nearest, read_bounded
+from surrogate.features.errors import InputError, check_choice, nearest, parsed_json, read_bounded
 from surrogate.features.families.attention import LATENT, ROPE, TRITON
 from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
 from surrogate.network.language import FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
@@ -308,7 +307,7 @@ def _compression(fields: ConfigFields, count: int) -> list[tuple[int, str]]:
 
 def _json_of(path: Path) -> dict[str, object]:
     try:
-        config = json.loads(read_bounded(path, MAX_BYTES))
+        config = parsed_json(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise

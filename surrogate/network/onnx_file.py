@@ -6,12 +6,12 @@ as chains of Shape, Gather, Concat and Reshape, which ONNX's own inference follo
 nodes, in order, infers each node with the numbers that are known so far.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from itertools import compress, repeat
+from itertools import chain, compress, repeat
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,8 +51,8 @@ CONSTANT_FOLDED = "(computed from constants)"
 INSTALL_COMMAND = "pip install 'seer-surrogate[onnx]'"
 MAX_FILE_BYTES = 2**31 - 1
 """Limit of protobuf itself."""
-MAX_NODES = 200_000
-"""Maximum number of nodes of a graph, after its functions are expanded."""
+MAX_NODES, MAX_EXPANSION, NODE_BYTES = 200_000, 20, 256
+"""Maximum nodes of a graph after its functions are expanded, its multiple of the file's nodes, and a node's bytes."""
 
 
 def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
@@ -228,10 +228,8 @@ def infer_shapes(
 
     ``weights`` are the types of all stored tensors; those of inlined bodies are added. The option ``batch`` replaces
     the first size of every input, ``dims`` the named sizes (``NAME`` of a symbolic size, or ``INPUT.AXIS``). Raises
-    `InputError` for an input without sizes, and if ONNX's shape inference refuses the graph.
+    `InputError` for an input without sizes.
     """
-    import onnx
-
     # Inference fails on a domain without a version, and skips unknown operators of other domains.
     for domain in {node.domain for node in model.graph.node} - {opset.domain for opset in model.opset_import}:
         model.opset_import.add(domain=domain, version=1 if domain else 20)
@@ -241,11 +239,6 @@ def infer_shapes(
         _rebatch_reshapes(model.graph, old, new)
     declared = _drop_stale_shapes(model.graph, keep=old == new)
     model.ir_version = max(model.ir_version, 4)  # before, all stored tensors were inputs, too
-    # The checker's, the inference's and protobuf's errors have no common base. Data propagation would build lists of
-    # any length that a graph can describe in few bytes; `ShapeFolder` evaluates short ones.
-    with one_line_errors(f"{path}: ONNX shape inference refuses the graph"):
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=False)
-    model.CopyFrom(inferred)
     folder = ShapeFolder(model, weights, declared)
     folder.fold()
     counts = {name: shapes.element_count(kind) for name, kind in folder.types.items()}
@@ -258,28 +251,34 @@ def infer_shapes(
 def _expand_functions(model: "ModelProto", path: Path) -> None:
     """Inline the model's local functions, in place.
 
-    Raises `InputError` if functions call themselves, if they expand to more than `MAX_NODES` nodes, or if ONNX refuses
-    them. Forty functions that each call the next one twice would expand to 10¹² nodes.
+    Raises `InputError` if functions call themselves, if they expand to many more nodes than the file has, or if ONNX
+    refuses them. Forty functions that each call the next one twice would expand to 10¹² nodes.
     """
     from onnx.inliner import inline_local_functions
 
     bodies = {(function.domain, function.name, function.overload): function.node for function in model.functions}
 
+    def weight(node: "NodeProto") -> int:
+        return 1 + node.ByteSize() // NODE_BYTES
+
     @cache
     def expanded(key: tuple[str, str, str]) -> int:
         return count(bodies[key])
 
-    def count(nodes: "Iterable[NodeProto]") -> int:
-        """Return the number of nodes after expansion, with the nodes of subgraphs."""
+    def count(nodes: "Sequence[NodeProto]") -> int:
+        """Return the number of nodes after expansion, with the nodes of subgraphs; a large node counts as several."""
         keys = [(node.domain, node.op_type, node.overload) for node in nodes]
         graphs = (graph for node in nodes for each in node.attribute for graph in (each.g, *each.graphs))
-        return sum(expanded(key) if key in bodies else 1 for key in keys) + sum(count(graph.node) for graph in graphs)
+        own = sum(expanded(key) if key in bodies else weight(node) for key, node in zip(keys, nodes, strict=True))
+        return own + sum(count(graph.node) for graph in graphs)
 
     try:
         size = count(model.graph.node)
     except RecursionError:
         raise InputError(f"{path}: its local functions call themselves or nest too deep; export it inlined") from None
-    refuse({"functions": size > MAX_NODES}, source=path, maximum=MAX_NODES)
+    stored = sum(map(weight, chain(model.graph.node, *bodies.values())))
+    maximum = min(MAX_NODES, shapes.MAX_LOOP_NODES + MAX_EXPANSION * stored)
+    refuse({"functions": size > maximum}, source=path, maximum=maximum)
     with one_line_errors(f"{path}: its local functions cannot be expanded"):
         model.CopyFrom(inline_local_functions(model))
 

@@ -27,6 +27,8 @@ LOOP_SLICE, LOOP_RESULTS = "(slice of a loop's input)", "(results of a loop)"
 """Operators in `dispatch.toml` that give a body's input in one run of Scan, and that join the results of all runs."""
 MAX_VALUES = 1024
 """Tensors up to this size keep their values and are evaluated: shapes, axes and scales, but not weights."""
+MAX_RANK = 64
+"""Maximum rank of a computed tensor, NumPy's own; each Gather of a chain may double the rank."""
 MAX_LOOP_NODES = 20_000
 """Maximum number of nodes that all loops of a graph run."""
 CONSTANT_TYPES = {"value": None, "sparse_value": None} | {
@@ -93,8 +95,9 @@ class ShapeFolder:
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, defined, types, data, {}, list(self.model.opset_import), self.model.ir_version
         )
-        for name in outputs:
-            if element_count(inferred.get(name)) is not None:
+        for name in inferred.keys() & {*outputs}:
+            is_better = name not in self.types or element_count(inferred[name]) is not None
+            if is_better and len(inferred[name].tensor_type.shape.dim) <= MAX_RANK:
                 self._enter(name, inferred[name])
         has_sized_input = node.op_type in SHAPE_OPERATORS and element_count(*types.values())
         is_computable = node.op_type in ONNX["evaluated"] and (has_sized_input or data.keys() == types.keys())
