@@ -208,7 +208,7 @@ def _read_text(file: BinaryIO, path: Path) -> pd.DataFrame:
     except InputError:
         raise
     except UnicodeDecodeError:
-        raise InputError(f"{path}: is no text in UTF-8; save the table as CSV in UTF-8, or as parquet") from None
+        raise InputError(f"{path}: is no UTF-8 text; save the table as CSV in UTF-8, or as parquet") from None
     except (ValueError, RecursionError, MemoryError) as error:
         wrong = f"{path}: cannot be read as CSV or JSON ({str(error).splitlines()[0][:120]})"
         forms = "a table is parquet, CSV with a header, a JSON list of objects, or an object a line"
