@@ -28,9 +28,10 @@ SAME_SIZE_OPERATORS = frozenset(DISPATCH["same_size"]["ops"])
 
 
 def matmul(call: Call) -> Layers:
-    """Yield the product of mm, addmm, bmm, baddbmm, mv, dot, matmul and linear.
+    """Yield the product of mm, addmm, bmm, baddbmm, mv, dot, matmul and linear, and each product that addbmm sums.
 
-    If the second operand has no batch, the batch becomes rows of one product.
+    If the second operand has no batch, the batch becomes rows of one product. A product of complex values takes four
+    real ones.
     """
     data = next((name for name in ("input", "mat1", "mat", "batch1", "self") if name in call.arguments), "")
     names = ("weight", "mat2", "batch2", "other", "vec", "tensor")
@@ -40,20 +41,36 @@ def matmul(call: Call) -> Layers:
     right = right[::-1] if call.op == "linear" else right
     left = (*left[:-2], *left[:-3:-1]) if call.number("transA", 0) else left
     right = (*right[:-2], *right[:-3:-1]) if call.number("transB", 0) else right
+    if call.op.startswith("_weight_int"):  # its columns and rows are packed
+        right = (left[-1], call.required_output_shape()[-1])
     left = (1, *left) if len(left) == 1 else left
     right = (*right, 1) if len(right) == 1 else right
     require(min(len(left), len(right)) > 1 and left[-1] == right[-2], "operands do not fit")
-    bias = call.op == "addmm" or isinstance(call.arguments.get("bias"), Tensor)
+    bias = call.op in ("addmm", "_addmm_activation") or isinstance(call.arguments.get("bias"), Tensor)
     # If all products share the second operand, the rows of the batch form one product.
     try:
         batch = prod(np.broadcast_shapes(left[:-2], right[:-2])) if prod(right[:-2]) > 1 else 1
     except ValueError:
         raise UnsupportedError("operands do not fit") from None
     m = left[-2] if batch > 1 else prod(left[:-1])
-    dtype = PRODUCT_TYPES.get(call.op, call.dtype)
+    dtype = _product_type(call)
     dtype = "int8_wo" if dtype == "int4_wo" and call.number("bits", 4) > 4 else dtype
-    problem = operators.gemm(m, right[-1], left[-1], batch=batch, dtype=dtype, bias=bias)
-    yield call.layer(problem, data=data, weights=(weight, "bias", "self") if call.op == "addmm" else (weight, "bias"))
+    n, k = right[-1], left[-1]
+    if dtype == "fp64" and not call.tensor(data).floating and call.op.islower():  # CUDA multiplies no integers
+        n, k, dtype = 2 * n, 2 * k, "fp32"
+    repeats, batch = (batch, 1) if call.op == "addbmm" else (1, batch)
+    problem = operators.gemm(m, n, k, batch=batch, dtype=dtype, bias=bias or call.op == "addbmm")
+    weights = (weight, "bias", "self") if call.op == "addmm" else (weight, "bias")
+    yield from [call.layer(problem, data=data, weights=weights)] * repeats
+
+
+def _product_type(call: Call) -> str:
+    """Return the element type of a product's kernel; the scales of a quantised product may determine it."""
+    recipes, default = call.arguments.get("recipe_a"), PRODUCT_TYPES.get(call.op, call.dtype)
+    if default != "fp8":
+        return default
+    recipe = str(recipes[0]) if isinstance(recipes, list | tuple) and recipes else ""
+    return "nvfp4" if call.tensor().values_per_byte > 1 else DISPATCH["scaled_types"].get(recipe, default)
 
 
 def grouped_matmul(call: Call) -> Layers:
@@ -69,7 +86,7 @@ def grouped_matmul(call: Call) -> Layers:
         groups = min(groups, m if len(left) == 2 else n)  # no more groups than rows
     divided = [len(left) == 2 < len(right), len(right) == 2 < len(left), len(left) == len(right) == 2]
     m, n, k = (-(-size // groups) if part else size for size, part in zip((m, n, k), divided, strict=True))
-    yield call.layer(operators.gemm(m, n, k, batch=groups, dtype=call.dtype), data="self", weights=("mat2",))
+    yield call.layer(operators.gemm(m, n, k, batch=groups, dtype=_product_type(call)), data="self", weights=("mat2",))
 
 
 def attention(call: Call, *, is_fused: bool = True) -> Layers:

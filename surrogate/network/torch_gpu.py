@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.problem import setting
 from surrogate.network.aten_call import DISPATCH
-from surrogate.network.network import refusal
+from surrogate.network.network import refusal, refuse
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +43,7 @@ def dispatched_as_on_gpu(amp: str | None = None) -> Iterator[None]:
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     with _scoped_library("aten", "IMPL") as library, cuda_autocast(), overridden(flex, **FLEX_SETTINGS):
         fused_kernels = {"scaled_dot_product_attention": _attention, "dropout": _dropout, **recurrent_overrides()}
+        fused_kernels["ctc_loss.IntList"] = _ctc_loss
         for name, fused in fused_kernels.items():
             for key in ("CPU", "AutogradCPU"):
                 library.impl(name, fused, key)
@@ -199,6 +200,13 @@ def _dropout(values: "Tensor", p: float, train: bool) -> "Tensor":
     return torch.ops.aten.native_dropout(values, p, True)[0] if train and p else values
 
 
+def _ctc_loss(log_probs: "Tensor", targets: "Tensor", lengths: "list[int]", labels: "list[int]", *options: Any) -> Any:
+    """Call the loss with lengths in tensors; torch would write the lists into tensors without memory."""
+    import torch
+
+    return torch.ops.aten.ctc_loss.Tensor(log_probs, targets, torch.tensor(lengths), torch.tensor(labels), *options)
+
+
 @cache
 def recurrent_overrides() -> dict[str, Callable[..., object]]:
     """Return the GPU's implementation of each recurrent operator of ATen, by name and overload.
@@ -299,8 +307,10 @@ def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tu
     and their scales become a buffer of the module, which counts in its memory.
     """
     import torch
+    from torch.utils._pytree import tree_leaves
     from torch._subclasses.fake_tensor import FakeCopyMode
 
+    refuse({"nested": any(isinstance(each, torch.Tensor) and each.is_nested for each in tree_leaves(inputs))})
     # Tensors that are neither weights nor buffers keep their values, because modules read sizes from them.
     attributes = [each for part in module.modules() for each in vars(part).values() if isinstance(each, torch.Tensor)]
     memo = {id(each): each.detach().clone() for each in attributes}

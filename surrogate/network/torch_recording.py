@@ -36,7 +36,7 @@ ROUNDING = 1e-6
 """Tolerance of a sum of equal shares, which rounding would bring below a whole number."""
 _CHOICE_AXES = {"topk": 2, "argmax": 1, "max": 1}
 """Operator that chooses among classes → position of the argument that names their axis."""
-_KEEPING = frozenset((*DISPATCH["rules"]["copy"], "sort"))
+_KEEPING = frozenset((*DISPATCH["rules"]["copy"], "gather", "sort"))
 """Operators that copy values, and so keep a tensor's balance."""
 
 
@@ -102,10 +102,12 @@ class Recording:
         self._creators: dict[int, str] = {}  # number of an autograd node → the module that created it
 
     def hold(self, tensors: object) -> None:
-        """Take a block for every new storage of the tensors, until the storage is freed."""
+        """Take a block for every new storage of the tensors, until the storage is freed; sparse ones take none."""
+        import torch
+
         for tensor in tensors_in(tensors):
-            storage = tensor.untyped_storage()
-            if storage not in self._storages:
+            storage = tensor.untyped_storage() if tensor.layout == torch.strided else None
+            if storage is not None and storage not in self._storages:
                 elements = storage.nbytes() // tensor.element_size()
                 block = self.allocator.allocate(elements * DTYPES[tensor_info(tensor, self.dtype).dtype])
                 self._storages[storage] = block
@@ -197,17 +199,21 @@ def tensors_in(values: object) -> "list[torch.Tensor]":
 
 
 def tensor_info(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
-    """Return the shape and type of a tensor; ``dtype`` replaces floating-point types.
+    """Return the shape and type of a tensor; ``dtype`` replaces floating-point types. A sparse one has no shape.
 
     The tensor itself must not be kept: autograd would then copy it.
     """
     import torch
 
-    floating = tensor.dtype.is_floating_point
-    kind = dtype if dtype and floating else TORCH_DTYPES.get(str(tensor.dtype), "fp32")
-    shape = tuple(int(size) for size in tensor.shape)
-    parameter = isinstance(tensor, torch.nn.Parameter)
-    return Tensor(shape, kind, floating, parameter=parameter, channels_last=memory_format(tensor) is not None)
+    floating, name = tensor.dtype.is_floating_point, str(tensor.dtype)
+    refuse({"element_type": name not in TORCH_DTYPES}, dtype=name)
+    kind = dtype if dtype and floating else TORCH_DTYPES[name]
+    packed = 2 if "float4" in name else 1
+    if tensor.layout != torch.strided:
+        return Tensor(None, kind, floating)
+    shape = tuple(int(size) * (packed if step == 1 else 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    settings = {"parameter": isinstance(tensor, torch.nn.Parameter), "values_per_byte": packed}
+    return Tensor(shape, kind, floating, channels_last=memory_format(tensor) is not None, **settings)
 
 
 def memory_format(tensor: "torch.Tensor") -> "torch.memory_format | None":
@@ -258,15 +264,19 @@ class Routing:
 
         self.is_used = False
         self._balances = WeakIdKeyDictionary()  # storage → balance
+        self._is_at_least = True  # the latest comparison asked for values from a bound on
 
     def balance(self, value: Any) -> Balance | None:
         """Return the balance of a tensor; None if it is unknown."""
         import torch
 
-        return self._balances.get(value.untyped_storage()) if isinstance(value, torch.Tensor) else None
+        has_storage = isinstance(value, torch.Tensor) and value.layout == torch.strided
+        return self._balances.get(value.untyped_storage()) if has_storage else None
 
     def call(self, func: "OpOverload", args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """Return the result of a call, and note the balance of the result."""
+        import torch
+
         op = operator_name(func.name())
         answer = _ANSWERS.get(op)
         if op == "index" and (masks := [self.balance(each) for each in args[1]]) and any(masks):
@@ -275,11 +285,14 @@ class Routing:
         if answer and balance:
             self.is_used = True
             result: Any = answer(args[0], balance)
-        elif op == "_grouped_mm":
-            self.is_used = True
-            result = _grouped_mm(*args, **kwargs)
+        elif op in _SHAPES and (found := _SHAPES[op](*args, **kwargs)) is not None:
+            self.is_used |= op == "_grouped_mm"
+            result = found
+        elif op == "equal" and all(each.dim() == 0 and each.dtype == torch.bool for each in args):
+            result = self._is_at_least  # a check of torch's own: values are not below a bound
         else:
             result = func(*args, **kwargs)
+        self._is_at_least = op == "ge" if op in ("ge", "lt") else self._is_at_least
         if (derived := self._derived(op, args, result)) is not None:
             results = result if isinstance(result, tuple | list) else (result,)
             self._balances[results[-1 if op in _CHOICE_AXES else 0].untyped_storage()] = derived
@@ -376,6 +389,45 @@ def _grouped_mm(
     return left.new_empty((*groups, left.shape[-2], right.shape[-1]))
 
 
+def _ctc_loss(
+    log_probs: "torch.Tensor", targets: "torch.Tensor", _: Any, target_lengths: Any, *__: Any, **___: Any
+) -> "tuple[torch.Tensor, ...]":
+    """Return the losses of the samples, and the logarithms of all prefixes of the labels with blanks between."""
+    steps, batch = log_probs.shape[:2]
+    labels = max(target_lengths, default=0) if isinstance(target_lengths, list | tuple) else targets.shape[-1]
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, 2 * labels + 1))
+
+
+def _lstsq(left: "torch.Tensor", right: "torch.Tensor", *_: Any, **__: Any) -> "tuple[torch.Tensor, ...]":
+    """Return the solution of a least-squares problem; its other results are small."""
+    solution = right.new_empty((*right.shape[:-2], left.shape[-1], right.shape[-1]))
+    return solution, right.new_empty(0), right.new_empty(0), right.new_empty(0)
+
+
+def _like(value: Any) -> Any:
+    """Return another tensor of the same sizes; a number is returned unchanged."""
+    import torch
+
+    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
+
+
+def _bincount(numbers: "torch.Tensor", weights: Any = None, minlength: int = 0) -> "torch.Tensor | None":
+    """Return counts of the given length; None if the largest number determines it."""
+    import torch
+
+    dtype = torch.float64 if weights is not None else torch.int64
+    return numbers.new_empty((minlength,), dtype=dtype) if minlength else None
+
+
+_SHAPES: "dict[str, Callable[..., Any]]" = {
+    "_grouped_mm": _grouped_mm,
+    "_ctc_loss": _ctc_loss,
+    "_ctc_loss_backward": lambda _, log_probs, *__, **___: log_probs.new_empty(log_probs.shape),
+    "linalg_lstsq": _lstsq,
+    "while_loop": lambda _, __, carried, *___: tuple(map(_like, carried)),
+    "bincount": _bincount,
+}
+"""Operator that torch does not run without memory → its result, or None if that depends on values."""
 _ANSWERS: "dict[str, Callable[[torch.Tensor, Balance], object]]" = {
     "nonzero": _nonzero,
     "_local_scalar_dense": _number,

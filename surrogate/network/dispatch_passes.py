@@ -1,0 +1,140 @@
+"""Rules of operators that CUDA runs as several kernels, each a pass over whole tensors or a product.
+
+`passes` reads the kernels from the table ``passes`` of `dispatch.toml`. Source of the kernels: PyTorch 2.13,
+``aten/src/ATen/native`` and its folder ``cuda``.
+"""
+
+from math import ceil, log2, prod
+
+from surrogate.features.families.operator import Streamed
+from surrogate.features.problem import DTYPES
+from surrogate.network import operators
+from surrogate.network.aten_call import DISPATCH, Call, Tensor, require
+from surrogate.network.dispatch_convolutions import Layers
+
+MIN_PRODUCT_ROWS = 26
+"""Rows from which torch computes Euclidean distances by a product. Source: ``native/Distance.cpp``."""
+PASS_VALUES = 4096
+"""Complex values that one kernel transforms: 32 KiB of shared memory. Source: Tolmachev, "VkFFT" (2023)."""
+MAX_RADIX = 127
+"""Largest prime factor of a length that cuFFT transforms directly. Source: cuFFT's documentation, section "Accuracy"."""
+
+
+def passes(call: Call) -> Layers:
+    """Yield the kernels of an operator by their traffic: a kernel's text is ``tensors read > tensors written``.
+
+    A tensor is the name of an argument, ``out`` or ``out2`` (a result), or a number of values. ``3*name`` is three
+    times its size, and ``a@b`` is a row of ``b`` for each value of ``a``.
+    """
+    kernels = DISPATCH["passes"]["_euclidean_dist" if call.op == "cdist" else call.op]
+    for number, kernel in enumerate(kernels):
+        reads, writes = (sum(_bytes(call, term) for term in side.split()) for side in kernel.split(">"))
+        yield call.layer(_streamed(call, reads, writes), part=str(number) if len(kernels) > 1 else "")
+
+
+def _streamed(call: Call, read_bytes: int, written_bytes: int, work: int = 1) -> Streamed:
+    """Return a pass with this traffic, counted in values of the call's type."""
+    reads, writes = (-(-part // DTYPES[call.dtype]) for part in (read_bytes, written_bytes))
+    return Streamed(reads=reads, writes=max(1, writes), work=work, dtype=call.dtype, variant=call.op)
+
+
+def _bytes(call: Call, term: str) -> int:
+    """Return the bytes of a term of `passes`. Raises `UnsupportedError` if a size is unknown."""
+    count, _, tensor_name = term.rpartition("*")
+    rows, _, name = tensor_name.rpartition("@")
+    if name.isdigit():
+        return int(name) * DTYPES[call.dtype]
+    results = {f"out{number}".removesuffix("1"): result for number, result in enumerate(call.outputs, 1)}
+    value = call.arguments.get(name, results.get(name))
+    values = value if isinstance(value, list | tuple) else [value]
+    tensors = [each for each in values if isinstance(each, Tensor)]
+    is_known = tensors or (name[:3] != "out" and not any(key.startswith("argument ") for key in call.arguments))
+    require(is_known and all(tensor.shape is not None for tensor in tensors), "shape unknown")
+    size = sum(tensor.bytes for tensor in tensors)
+    if rows:
+        size = prod(call.shape(rows)) * size // max(1, prod((tensors[0].shape or ())[:-1]))
+    return int(count or 1) * size
+
+
+def fourier(call: Call) -> Layers:
+    """Yield the passes of a Fourier transform along each axis, then its scaling.
+
+    An axis of n values takes 5 n log₂ n operations, and a pass for every `PASS_VALUES` times that its length grows.
+    Axes with others between them are first copied, and so is the argument of a transform to real values.
+    """
+    source, result = call.tensor("self"), call.outputs[0]
+    is_to_real = call.op == "_fft_c2r"
+    between, real = (source, result) if is_to_real else (result, source)
+    shape, axes = real.shape or (), call.arguments["dim"]
+    require(isinstance(axes, list | tuple) and shape and result.shape, "dim unknown")
+    lengths = [shape[axis] for axis in axes]
+    require(max(map(_largest_prime, lengths)) <= MAX_RADIX, f"a length with a prime factor above {MAX_RADIX}")
+    others = sorted(set(range(len(shape))) - {axis % len(shape) for axis in axes})
+    if is_to_real or (others and others[-1] - others[0] >= len(others)):
+        yield call.layer(_streamed(call, source.bytes, source.bytes, 0), part="copy")
+    steps = [length for length in lengths for _ in range(ceil(log2(max(2, length)) / log2(PASS_VALUES)))]
+    for number, length in enumerate(steps):
+        reads = (source if number == 0 else between).bytes
+        writes = (result if number == len(steps) - 1 else between).bytes
+        work = ceil(5 * log2(max(2, length)) * DTYPES[call.dtype] / 8 / steps.count(length))
+        yield call.layer(_streamed(call, reads, writes, work), part=str(number))
+    if call.number("normalization", 0):
+        yield call.layer(_streamed(call, result.bytes, result.bytes), part="scale")
+
+
+def _largest_prime(number: int) -> int:
+    """Return the largest prime factor."""
+    factor = 2
+    while factor * factor <= number:
+        number, factor = (number // factor, factor) if number % factor == 0 else (number, factor + 1)
+    return number
+
+
+def distances(call: Call) -> Layers:
+    """Yield distances between all rows of two tensors: by a product, or by one kernel that reads each pair of rows."""
+    first, second, result = call.shape("x1"), call.shape("x2"), call.required_output_shape()
+    (rows, depth), columns, mode = first[-2:], second[-2], call.value("compute_mode", 0)
+    is_euclidean = call.value("p", 2) == 2 and (mode == 1 or (mode == 0 and max(rows, columns) >= MIN_PRODUCT_ROWS))
+    if is_euclidean or call.op == "_euclidean_dist":
+        product = operators.gemm(rows, columns, depth + 2, batch=prod(result[:-2]), dtype=call.dtype)
+        yield call.layer(product, part="product")
+        yield from passes(call)
+        return
+    sizes = {"reads": prod(first) + prod(second), "writes": prod(result), "work": 3 * depth}
+    yield call.layer(operators.Scores(**sizes, dtype=call.dtype, variant=call.op))
+
+
+def trilinear(call: Call) -> Layers:
+    """Yield the products of three tensors as torch computes them: two products and an addition for each unrolled index.
+
+    A term's expanded axes have size 1 in it. The axes that the third term lacks are summed by the first product.
+    """
+    terms = []
+    for number in "123":
+        sizes, expanded = iter(call.shape(f"i{number}")), call.arguments[f"expand{number}"]
+        rank = len(call.shape(f"i{number}")) + len(expanded)
+        terms.append([1 if axis in expanded else next(sizes) for axis in range(rank)])
+    axis, summed = call.number("unroll_dim", 1), call.arguments["sumdim"]
+    count = max(term[axis] for term in terms)
+    first, second, third = ([1 if index == axis else size for index, size in enumerate(term)] for term in terms)
+    yield call.layer(operators.elementwise("fill", call.required_output_shape(), call.dtype), part="fill")
+    early = [index for index in summed if third[index] == 1]
+    joined = [1 if index in early else max(pair) for index, pair in enumerate(zip(first, second, strict=True))]
+    late = [index for index in summed if index not in early]
+    result = [1 if index in late else max(pair) for index, pair in enumerate(zip(joined, third, strict=True))]
+    for index in range(count):
+        yield call.layer(_pair(call, first, second, early), part=f"{index}.first")
+        yield call.layer(_pair(call, joined, third, late), part=f"{index}.second")
+        yield call.layer(operators.pointwise("add", [tuple(result)] * 2, tuple(result), call.dtype), part=f"{index}.sum")
+
+
+def _pair(call: Call, left: list[int], right: list[int], summed: list[int]) -> operators.Operator:
+    """Return the product of two terms with the same axes, some of them summed."""
+    if not summed:
+        shape = [max(pair) for pair in zip(left, right, strict=True)]
+        return operators.pointwise("mul", [tuple(left), tuple(right)], tuple(shape), call.dtype)
+    kept = [pair for index, pair in enumerate(zip(left, right, strict=True)) if index not in summed]
+    batch = prod(a for a, b in kept if a == b)
+    rows, columns = prod(a for a, b in kept if a != b), prod(b for a, b in kept if a != b)
+    depth = prod(max(left[index], right[index]) for index in summed)
+    return operators.gemm(rows, columns, depth, batch=batch, dtype=call.dtype)
