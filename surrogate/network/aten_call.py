@@ -36,6 +36,8 @@ class Unknown(Enum):
 
 
 UNKNOWN = Unknown.UNKNOWN
+IN_PLACE = "in place"
+"""The `Tensor.buffer` of a recorded result that has the memory of the first argument."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, Un
 from surrogate.network.network import UNKNOWN_WORK, Layer, NetworkBuilder, Work
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
-    op: next(getattr(module, rule) for module in (rules, convolutions, onnx_rules, dispatch_passes) if hasattr(module, rule))
+    op: next(
+        getattr(module, rule) for module in (rules, convolutions, onnx_rules, dispatch_passes) if hasattr(module, rule)
+    )
     for rule, ops in DISPATCH["rules"].items()
     for op in ops
 }
@@ -51,7 +53,7 @@ ELEMENTWISE: dict[str, str] = {op: op.lower() for source in ("aten", "onnx") for
 """Element-wise operator → kind of its problem; unmeasured kinds take their roofline time."""
 ELEMENTWISE |= {op: kind for kind, ops in DISPATCH["elementwise"]["kinds"].items() for op in ops}
 RULES |= {op: partial(rules.elementwise, kind=kind) for op, kind in ELEMENTWISE.items()}
-RULES |= {op: dispatch_passes.passes for op in DISPATCH["passes"].keys() - RULES.keys()}
+RULES |= dict.fromkeys(DISPATCH["passes"].keys() - RULES.keys(), dispatch_passes.passes)
 RULES |= {op: partial(rules.collective, kind=kind) for op, kind in DISPATCH["collectives"].items()}
 RULES |= {each["forward"]: partial(rules.lookup, kind="embedding_bag") for each in DISPATCH["lookups"]}
 RULES |= {each["backward"]: partial(rules.lookup, kind=each["update"]) for each in DISPATCH["lookups"]}

@@ -4,30 +4,38 @@
 ``aten/src/ATen/native`` and its folder ``cuda``.
 """
 
+from dataclasses import replace
 from math import ceil, log2, prod
+from string import ascii_lowercase
 
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network import operators
-from surrogate.network.aten_call import DISPATCH, Call, Tensor, require
+from surrogate.network.aten_call import DISPATCH, IN_PLACE, Call, Tensor, require
 from surrogate.network.dispatch_convolutions import Layers
+from surrogate.network.dispatch_onnx import einsum
 
 MIN_PRODUCT_ROWS = 26
 """Rows from which torch computes Euclidean distances by a product. Source: ``native/Distance.cpp``."""
 PASS_VALUES = 4096
 """Complex values that one kernel transforms: 32 KiB of shared memory. Source: Tolmachev, "VkFFT" (2023)."""
 MAX_RADIX = 127
-"""Largest prime factor of a length that cuFFT transforms directly. Source: cuFFT's documentation, section "Accuracy"."""
+"""Largest prime factor of a length that cuFFT transforms directly. Source: cuFFT's documentation, "Accuracy"."""
 
 
 def passes(call: Call) -> Layers:
     """Yield the kernels of an operator by their traffic: a kernel's text is ``tensors read > tensors written``.
 
     A tensor is the name of an argument, ``out`` or ``out2`` (a result), or a number of values. ``3*name`` is three
-    times its size, and ``a@b`` is a row of ``b`` for each value of ``a``.
+    times its size, and ``a@b`` is a row of ``b`` for each value of ``a``. ``self > new`` copies the argument, unless
+    the operator changes it in place.
     """
     kernels = DISPATCH["passes"]["_euclidean_dist" if call.op == "cdist" else call.op]
     for number, kernel in enumerate(kernels):
+        if kernel == "self > new":
+            if call.outputs and call.outputs[0].buffer != IN_PLACE:
+                yield call.layer(operators.elementwise("copy", call.shape("self"), call.dtype), part="copy")
+            continue
         reads, writes = (sum(_bytes(call, term) for term in side.split()) for side in kernel.split(">"))
         yield call.layer(_streamed(call, reads, writes), part=str(number) if len(kernels) > 1 else "")
 
@@ -63,21 +71,24 @@ def fourier(call: Call) -> Layers:
     Axes with others between them are first copied, and so is the argument of a transform to real values.
     """
     source, result = call.tensor("self"), call.outputs[0]
-    is_to_real = call.op == "_fft_c2r"
-    between, real = (source, result) if is_to_real else (result, source)
-    shape, axes = real.shape or (), call.arguments["dim"]
+    is_to_real, is_mirrored = call.op == "_fft_c2r", call.value("onesided", True) is False
+    shape, axes = (result if is_to_real else source).shape or (), call.arguments["dim"]
     require(isinstance(axes, list | tuple) and shape and result.shape, "dim unknown")
     lengths = [shape[axis] for axis in axes]
     require(max(map(_largest_prime, lengths)) <= MAX_RADIX, f"a length with a prime factor above {MAX_RADIX}")
     others = sorted(set(range(len(shape))) - {axis % len(shape) for axis in axes})
     if is_to_real or (others and others[-1] - others[0] >= len(others)):
         yield call.layer(_streamed(call, source.bytes, source.bytes, 0), part="copy")
+    result_bytes = result.bytes // (2 if is_mirrored else 1)
+    between = source.bytes if is_to_real else result_bytes
     steps = [length for length in lengths for _ in range(ceil(log2(max(2, length)) / log2(PASS_VALUES)))]
     for number, length in enumerate(steps):
-        reads = (source if number == 0 else between).bytes
-        writes = (result if number == len(steps) - 1 else between).bytes
-        work = ceil(5 * log2(max(2, length)) * DTYPES[call.dtype] / 8 / steps.count(length))
+        reads = source.bytes if number == 0 else between
+        writes = result_bytes if number == len(steps) - 1 else between
+        work = ceil(5 * log2(max(2, length)) * DTYPES[call.dtype] / 8)  # of 8 bytes, a complex value
         yield call.layer(_streamed(call, reads, writes, work), part=str(number))
+    if is_mirrored:  # the transform gives half of the values
+        yield call.layer(_streamed(call, result_bytes, result_bytes, 0), part="mirror")
     if call.number("normalization", 0):
         yield call.layer(_streamed(call, result.bytes, result.bytes), part="scale")
 
@@ -105,36 +116,24 @@ def distances(call: Call) -> Layers:
 
 
 def trilinear(call: Call) -> Layers:
-    """Yield the products of three tensors as torch computes them: two products and an addition for each unrolled index.
+    """Yield the products of three tensors as torch computes them: those of an equation for each unrolled index.
 
-    A term's expanded axes have size 1 in it. The axes that the third term lacks are summed by the first product.
+    The axes of a term, without its expanded ones, are letters of the equation.
     """
-    terms = []
+    terms: dict[str, Tensor] = {}
+    equation, counts, letters = [], [1], ascii_lowercase
+    unrolled, summed = call.number("unroll_dim", 1), call.numbers("sumdim", len(call.arguments["sumdim"]), 0)
     for number in "123":
-        sizes, expanded = iter(call.shape(f"i{number}")), call.arguments[f"expand{number}"]
-        rank = len(call.shape(f"i{number}")) + len(expanded)
-        terms.append([1 if axis in expanded else next(sizes) for axis in range(rank)])
-    axis, summed = call.number("unroll_dim", 1), call.arguments["sumdim"]
-    count = max(term[axis] for term in terms)
-    first, second, third = ([1 if index == axis else size for index, size in enumerate(term)] for term in terms)
+        tensor, expanded = call.tensor(f"i{number}"), call.arguments[f"expand{number}"]
+        axes = [axis for axis in range(len(tensor.shape or ()) + len(expanded)) if axis not in expanded]
+        sizes = dict(zip(axes, tensor.shape or (), strict=True))
+        counts.append(sizes.pop(unrolled, 1))
+        equation.append("".join(letters[axis] for axis in sizes))
+        terms[number] = replace(tensor, shape=tuple(sizes.values()))
+    result = sorted(set("".join(equation)) - {letters[axis] for axis in summed})
+    arguments = {**terms, "equation": f"{','.join(equation)}->{''.join(result)}"}
+    products, count = tuple(einsum(replace(call, arguments=arguments))), max(counts)
+    added = (prod(call.required_output_shape()) // (1 if unrolled in summed else count),)
     yield call.layer(operators.elementwise("fill", call.required_output_shape(), call.dtype), part="fill")
-    early = [index for index in summed if third[index] == 1]
-    joined = [1 if index in early else max(pair) for index, pair in enumerate(zip(first, second, strict=True))]
-    late = [index for index in summed if index not in early]
-    result = [1 if index in late else max(pair) for index, pair in enumerate(zip(joined, third, strict=True))]
-    for index in range(count):
-        yield call.layer(_pair(call, first, second, early), part=f"{index}.first")
-        yield call.layer(_pair(call, joined, third, late), part=f"{index}.second")
-        yield call.layer(operators.pointwise("add", [tuple(result)] * 2, tuple(result), call.dtype), part=f"{index}.sum")
-
-
-def _pair(call: Call, left: list[int], right: list[int], summed: list[int]) -> operators.Operator:
-    """Return the product of two terms with the same axes, some of them summed."""
-    if not summed:
-        shape = [max(pair) for pair in zip(left, right, strict=True)]
-        return operators.pointwise("mul", [tuple(left), tuple(right)], tuple(shape), call.dtype)
-    kept = [pair for index, pair in enumerate(zip(left, right, strict=True)) if index not in summed]
-    batch = prod(a for a, b in kept if a == b)
-    rows, columns = prod(a for a, b in kept if a != b), prod(b for a, b in kept if a != b)
-    depth = prod(max(left[index], right[index]) for index in summed)
-    return operators.gemm(rows, columns, depth, batch=batch, dtype=call.dtype)
+    for _ in range(count):
+        yield from (*products, call.layer(operators.pointwise("add", [added, added], added, call.dtype), part="sum"))

@@ -13,7 +13,7 @@ import numpy as np
 from surrogate.features.families import operator
 from surrogate.features.families.attention import Attention, AttentionBackward
 from surrogate.features.families.embedding import UNSHARED, USUAL_ROWS_PER_BLOCK, EmbeddingBag, EmbeddingBagBackward
-from surrogate.features.families.operator import CAST, REDUCE
+from surrogate.features.families.operator import CAST, REDUCE, Streamed
 from surrogate.features.families.recurrent import Recurrent
 from surrogate.features.families.rowwise import CHANNELS_LAST, POINTWISE_CLASSES, GroupNorm, LayerNorm, RmsNorm
 from surrogate.features.families.transfer import Concat
@@ -496,4 +496,10 @@ def elementwise(call: Call, kind: str) -> Layers:
         raise UnsupportedError("operands do not fit") from None
     if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):
         reads.append((1,))  # a number: the kind's scalar form
-    yield call.layer(operators.pointwise(kind, reads, shape, call.dtype))
+    problem = operators.pointwise(kind, reads, shape, call.dtype)
+    if isinstance(problem, Streamed):  # masks and indices have sizes of their own
+        size, results = DTYPES[call.dtype], sum(tensor.bytes for tensor in call.outputs)
+        operands = sum(tensor.bytes for tensor in tensors[: len(reads)]) + size * max(0, len(reads) - len(tensors))
+        writes = -(-results // size) if results else problem.writes
+        problem = replace(problem, reads=-(-operands // size), writes=writes)
+    yield call.layer(problem)

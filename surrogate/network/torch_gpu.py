@@ -307,8 +307,8 @@ def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tu
     and their scales become a buffer of the module, which counts in its memory.
     """
     import torch
-    from torch.utils._pytree import tree_leaves
     from torch._subclasses.fake_tensor import FakeCopyMode
+    from torch.utils._pytree import tree_leaves
 
     refuse({"nested": any(isinstance(each, torch.Tensor) and each.is_nested for each in tree_leaves(inputs))})
     # Tensors that are neither weights nor buffers keep their values, because modules read sizes from them.

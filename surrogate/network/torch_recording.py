@@ -11,12 +11,13 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import InputError
 from surrogate.features.problem import DTYPES
-from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
+from surrogate.network.aten_call import DISPATCH, IN_PLACE, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS
 from surrogate.network.memory import Allocator
 from surrogate.network.network import TEXTS, ReadOptions, refuse
@@ -36,7 +37,8 @@ ROUNDING = 1e-6
 """Tolerance of a sum of equal shares, which rounding would bring below a whole number."""
 _CHOICE_AXES = {"topk": 2, "argmax": 1, "max": 1}
 """Operator that chooses among classes → position of the argument that names their axis."""
-_KEEPING = frozenset((*DISPATCH["rules"]["copy"], "gather", "sort"))
+_CHANGING = (op for op, kernels in DISPATCH["passes"].items() if "self > new" in kernels)
+_KEEPING = frozenset((*DISPATCH["rules"]["copy"], *_CHANGING, "gather", "take", "sort"))
 """Operators that copy values, and so keep a tensor's balance."""
 
 
@@ -143,6 +145,8 @@ class Recording:
         self.hold(result)
         results = [_abstract(value, self.dtype) for value in (result if isinstance(result, list | tuple) else [result])]
         outputs = tuple(value for value in results if isinstance(value, Tensor))
+        if outputs and func.name().partition(".")[0].endswith("_"):
+            outputs = (replace(outputs[0], buffer=IN_PLACE),)
         op = operator_name(func.name())
         values = {name: _abstract(value, self.dtype) for name, value in arguments.items()}
         # Autograd computes gradients without grad mode, and activations again with it.
@@ -211,7 +215,9 @@ def tensor_info(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
     packed = 2 if "float4" in name else 1
     if tensor.layout != torch.strided:
         return Tensor(None, kind, floating)
-    shape = tuple(int(size) * (packed if step == 1 else 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    shape = tuple(
+        int(size) * (packed if step == 1 else 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     settings = {"parameter": isinstance(tensor, torch.nn.Parameter), "values_per_byte": packed}
     return Tensor(shape, kind, floating, channels_last=memory_format(tensor) is not None, **settings)
 
@@ -398,34 +404,16 @@ def _ctc_loss(
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, 2 * labels + 1))
 
 
-def _lstsq(left: "torch.Tensor", right: "torch.Tensor", *_: Any, **__: Any) -> "tuple[torch.Tensor, ...]":
-    """Return the solution of a least-squares problem; its other results are small."""
-    solution = right.new_empty((*right.shape[:-2], left.shape[-1], right.shape[-1]))
-    return solution, right.new_empty(0), right.new_empty(0), right.new_empty(0)
-
-
-def _like(value: Any) -> Any:
-    """Return another tensor of the same sizes; a number is returned unchanged."""
-    import torch
-
-    return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
-
-
-def _bincount(numbers: "torch.Tensor", weights: Any = None, minlength: int = 0) -> "torch.Tensor | None":
-    """Return counts of the given length; None if the largest number determines it."""
-    import torch
-
-    dtype = torch.float64 if weights is not None else torch.int64
-    return numbers.new_empty((minlength,), dtype=dtype) if minlength else None
-
-
 _SHAPES: "dict[str, Callable[..., Any]]" = {
     "_grouped_mm": _grouped_mm,
     "_ctc_loss": _ctc_loss,
     "_ctc_loss_backward": lambda _, log_probs, *__, **___: log_probs.new_empty(log_probs.shape),
-    "linalg_lstsq": _lstsq,
-    "while_loop": lambda _, __, carried, *___: tuple(map(_like, carried)),
-    "bincount": _bincount,
+    "linalg_lstsq": lambda left, right, *_, **__: (
+        right.new_empty((*right.shape[:-2], left.shape[-1], right.shape[-1])),
+        *(right.new_empty(0) for _ in range(3)),
+    ),
+    "while_loop": lambda _, __, carried, *___: tuple(carried),
+    "bincount": lambda numbers, _=None, minlength=0: numbers.new_empty((minlength,)) if minlength else None,
 }
 """Operator that torch does not run without memory → its result, or None if that depends on values."""
 _ANSWERS: "dict[str, Callable[[torch.Tensor, Balance], object]]" = {

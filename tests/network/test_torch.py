@@ -4,6 +4,7 @@ import importlib
 import sys
 from collections import Counter
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -455,3 +456,48 @@ def test_products_run_in_tf32_if_torch_allows_it() -> None:
 def test_autocast_of_another_dtype_is_refused(refused) -> None:
     with refused("--amp"):
         read_network(f"{MODULES}:mixed", amp="fp16", dtype="bf16")
+
+
+class Function(torch.nn.Module):
+    """A function of torch, by its name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = attrgetter(name)(torch)
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def _function_network(name: str, arguments: list[Any]) -> Network:
+    """Return the network of one call; a text among the arguments is the type and the sizes of a tensor."""
+
+    def value(given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        dtype, *sizes = given.split()
+        return torch.zeros(*map(int, sizes), dtype=getattr(torch, dtype))
+
+    return module_network(Function(name), [value(given) for given in arguments])
+
+
+@cases(__file__)
+def test_operators_have_the_traffic_of_their_kernels(
+    function: str, arguments: list[Any], launches: int, traffic: int, flops: int
+) -> None:
+    network = _function_network(function, arguments)
+    found = [sum(getattr(layer.problem, name) for layer in network.layers) for name in ("dram_bytes", "flops")]
+    assert (len(network.layers), *found, network.unsupported) == (launches, traffic, flops, {})
+
+
+@cases(__file__)
+def test_operators_without_a_time_are_named(function: str, arguments: list[Any], named: str) -> None:
+    assert named in _function_network(function, arguments).unsupported
+
+
+def test_types_and_tensors_that_are_not_timed_are_refused(refused) -> None:
+    with refused("tensors of torch.complex128 are not timed"):
+        _function_network("sin", ["complex128 8"])
+    with refused("nested tensors are not timed"):
+        rows = [torch.zeros(3, 4), torch.zeros(2, 4)]
+        module_network(Function("sin"), torch.nested.nested_tensor(rows, layout=torch.jagged))
