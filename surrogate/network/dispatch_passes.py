@@ -56,7 +56,8 @@ def _bytes(call: Call, term: str) -> int:
     value = call.arguments.get(name, results.get(name))
     values = value if isinstance(value, list | tuple) else [value]
     tensors = [each for each in values if isinstance(each, Tensor)]
-    is_known = tensors or (name[:3] != "out" and not any(key.startswith("argument ") for key in call.arguments))
+    is_known = tensors or name in call.arguments  # a trace may lack a list of indices
+    is_known = is_known or (name[:3] != "out" and not any(key.startswith("argument ") for key in call.arguments))
     require(is_known and all(tensor.shape is not None for tensor in tensors), "shape unknown")
     size = sum(tensor.bytes for tensor in tensors)
     if rows:
