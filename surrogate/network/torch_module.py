@@ -6,9 +6,10 @@
 """
 
 import inspect
+import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import compress
@@ -57,8 +58,10 @@ def read_module(source: str, options: ReadOptions) -> Network:
     fake = _fake_mode(source)
     with torch_gpu.cuda_autocast():
         build = imported_callable(source, CONTRACT)
-    options = replace(options, batch=_batch(build, options.batch))
     with _one_line_errors(source), torch_gpu.cuda_autocast():
+        default = getattr(_parameters(build).get("batch"), "default", None)
+        if options.batch is None and isinstance(default, int):
+            options = replace(options, batch=default)
         try:
             with fake:
                 with _copied_without_memory(), _tied_weights_stay_tied():
@@ -338,18 +341,17 @@ def _original_module(module: Any) -> "tuple[Module, bool]":
     return getattr(module, "_orig_mod", module), is_compiled
 
 
-def _batch(build: Callable[..., object], batch: int | None) -> int | None:
-    """Return the requested batch, else the default of the function's parameter ``batch``; None without either."""
-    parameter = inspect.signature(build).parameters.get("batch")
-    default = parameter.default if parameter is not None else None
-    return default if batch is None and isinstance(default, int) else batch
+def _parameters(build: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a callable. In Python 3.14, annotations may use names that only type checkers import."""
+    options: Any = {"annotation_format": 4} if sys.version_info >= (3, 14) else {}  # annotationlib.Format.STRING
+    return inspect.signature(build, **options).parameters
 
 
 def _build(source: str, build: Callable[..., object], batch: int | None) -> "tuple[Module, Arguments]":
     """Return the module and its inputs at the requested batch."""
     import torch
 
-    takes_batch = "batch" in inspect.signature(build).parameters
+    takes_batch = "batch" in _parameters(build)
     result = build(batch=batch) if takes_batch and batch is not None else build()
     if not (isinstance(result, tuple) and len(result) in (2, 3) and isinstance(result[0], torch.nn.Module)):
         raise InputError(f"{source}: returned {type(result).__name__}; {CONTRACT}")
