@@ -6,14 +6,18 @@ Its options, in addition to ``max_fevals`` and ``time_limit``, are:
 - ``gpu``: the name of a GPU, by default the device's name.
 - ``problem``: the sizes, needed if the bundle measured several problems.
 - ``seed`` and ``log``: as in `surrogate.tuning.Tuner`.
+- ``x0``: the values of a configuration that is measured first, or a list of several.
 
 Kernel Tuner's rules for strategies apply. Kernel Tuner is imported when `tune` is called.
 """
 
+import re
+import warnings
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from surrogate.features import Description, InputError, nearest
+from surrogate.features import Configuration, Description, InputError, Value, nearest
 from surrogate.tuning.tuner import Tuner
 
 
@@ -33,7 +37,8 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     Raises
     ------
     InputError
-        If an option is unknown, or if the bundle's kernel lacks a parameter of the search space.
+        If an option is unknown, if there are several objectives, if ``x0`` is not in the search space, or if the
+        bundle's kernel lacks a parameter of the search space.
     """
     from kernel_tuner.strategies.common import CostFunc
     from kernel_tuner.util import StopCriterionReached
@@ -42,37 +47,56 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     if unknown := [name for name in options if name not in OPTIONS]:
         hint = nearest(unknown[0], OPTIONS)
         raise InputError(f"strategy_options has no {unknown[0]}; known: {', '.join(OPTIONS)}{hint}")
+    objectives = tuning_options.objective
+    if not isinstance(objectives, str) and len(objectives) > 1:
+        raise InputError(f"there are {len(objectives)} objectives, {', '.join(objectives)}; this strategy needs one")
     names = list(searchspace.tune_params)
-    space = [dict(zip(names, values, strict=True)) for values in searchspace.list]
+    if "bundle" not in options:  # a description cannot have these names
+        names = [re.sub(r"\W", "_", f"{name}_") if not is_allowed(name, [1]) else name for name in names]
+    space = described(names, searchspace.list)
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
     source = options.get("bundle") or space_description(getattr(runner.kernel_options, "kernel_name", "kernel"), space)
     gpu = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
     given = {name: options[name] for name in ("problem", "seed", "log") if name in options}
     tuner = Tuner(source, str(gpu), configurations=space, **given)
     # A configuration of the bundle's kernel may lack parameters that follow from the others, such as block sizes.
-    full = {tuner.position_of(each): each for each in space}
+    full = {tuner.position_of(each): values for each, values in zip(space, searchspace.list, strict=True)}
     if len(full) < len(space):
         missing = ", ".join(name for name in names if name not in tuner.configurations[0])
         raise InputError(f"the bundle's kernel has no {missing}, which the search space varies; train a bundle with it")
+    starts = [space[index] for index in start_indices(options.get("x0"), searchspace.list)]
     try:
-        while proposed := tuner.ask():
-            configuration = full[tuner.position_of(proposed[0])]
-            value = cost.eval([configuration[name] for name in names], check_restrictions=False)
-            tuner.tell(proposed[0], as_time_us(float(value), tuning_options.objective_higher_is_better))
+        while proposed := starts or tuner.ask():
+            values = full[tuner.position_of(configuration := proposed.pop(0))]
+            time_us = as_time_us(float(cost.eval(list(values), check_restrictions=False)))
+            with warnings.catch_warnings():
+                if "time" not in objectives:  # another objective has another unit than µs
+                    warnings.simplefilter("ignore")
+                tuner.tell(configuration, time_us)
     except StopCriterionReached as reached:
         if tuning_options.verbose:
             print(reached)
     return cost.results
 
 
-def as_time_us(cost: float, higher_is_better: object) -> float | None:
+def as_time_us(cost: float) -> float | None:
     """Return a cost in ms as a time in µs, or None if the configuration failed.
 
     The cost of an objective that is maximised is negative; the time is its negative inverse.
     """
-    is_maximised = higher_is_better[0] if isinstance(higher_is_better, list) else higher_is_better
-    value = -1.0 / cost if is_maximised and cost else cost
+    value = -1.0 / cost if cost < 0 else cost
     return 1e3 * value if isfinite(value) and 0 < value < MAX_COST else None
+
+
+def start_indices(x0: Any, listed: Sequence[tuple[Any, ...]]) -> list[int]:
+    """Return the indices of the configurations of ``x0``. Raises `InputError` if one is not in the list."""
+    if x0 is None or not len(x0):
+        return []
+    starts = x0 if isinstance(x0[0], list | tuple) else [x0]
+    indices = {values: index for index, values in enumerate(listed)}
+    if unknown := [start for start in starts if tuple(start) not in indices]:
+        raise InputError(f"x0 {unknown[0]} is not in the search space; give a value for each of tune_params, in order")
+    return list(dict.fromkeys(indices[tuple(start)] for start in starts))
 
 
 OPTIONS = ("bundle", "gpu", "problem", "seed", "log")
@@ -80,6 +104,27 @@ OPTIONS += ("max_fevals", "time_limit", "x0", "searchspace_construction_options"
 """The options of this strategy, and the options that Kernel Tuner passes to every strategy."""
 MAX_COST = 1e30
 """Upper limit of the cost of a configuration that ran; Kernel Tuner gives a failed one the largest number."""
+
+
+def is_allowed(name: str, values: Sequence[Any]) -> bool:
+    """Return whether a description may have a parameter with the name and the values."""
+    try:
+        Description("kernel", (), {name: tuple(dict.fromkeys(values))})
+    except InputError:
+        return False
+    return True
+
+
+def described(names: Sequence[str], listed: Sequence[tuple[Any, ...]]) -> list[Configuration]:
+    """Return configurations whose values a description can have; texts replace other values of a parameter."""
+    columns = []
+    for column in zip(*listed, strict=True):
+        column_values = [value.item() if hasattr(value, "item") else value for value in column]
+        if not is_allowed("parameter", column_values):
+            numbers: dict[str, Value] = {}
+            column_values = [numbers.setdefault(repr(value), f"value {len(numbers)}") for value in column_values]
+        columns.append(column_values)
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def space_description(name: str, space: list[dict[str, Any]]) -> Description:

@@ -1,44 +1,69 @@
 """A sampler for Optuna: ``optuna.create_study(sampler=surrogate.tuning.Sampler("B", gpu="a100"))``.
 
-The objective suggests the kernel's parameters by their names and returns a time in µs. The first trials are the
-configurations with the shortest expected times; later ones also use the measured times. A failed or pruned trial counts
-as a configuration that does not run.
+The objective suggests the kernel's parameters by their names and returns a time, or a rate in a study that maximises.
+The first trials are the configurations with the shortest expected times. Later ones also use the results of all trials
+of the study, including those of other samplers and workers. The storage is the only state that workers share: a trial's
+proposal is written to it.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Mapping
+from functools import cache
+from math import isfinite, isnan, nan
+from statistics import median
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from surrogate.features import Configuration, InputError
-from surrogate.tuning.tuner import KernelSource, Tuner
+from surrogate.features import InputError
+from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, open_kernel_source
 
+PROPOSED = "surrogate:proposed"
+"""System attribute of a trial: the text of the configuration that was proposed for it."""
+MAX_CONFLICTS = 8
+"""Maximum number of new proposals for a trial whose configuration another worker proposed at the same time."""
+MAX_TIME = 1e300
+"""Maximum time that the search gets; its inverse is the minimum."""
 _LOG = optuna.logging.get_logger("optuna")
 
 
 class Sampler(BaseSampler):
-    """An Optuna sampler that takes its configurations from a `surrogate.tuning.Tuner`.
+    """An Optuna sampler that proposes configurations of a kernel.
 
-    A value is drawn at random, with a warning, if the kernel lacks the parameter or if the objective's distribution
-    does not contain the value. Studies must minimise.
+    A study has one objective, which it minimises or maximises. A configuration fails if its trial fails or if its value
+    is infinite; a pruned trial counts as failed. A value is random, with one warning, if the kernel lacks the parameter
+    or all values of its distribution. Configurations repeat, with one warning, if all of them were proposed.
 
     Parameters
     ----------
     source, gpu, problem, seed
         The arguments of `surrogate.tuning.Tuner`.
+
+    Raises
+    ------
+    InputError
+        If the arguments contradict each other, or if the bundle or the problem cannot be used. Sampling raises it if
+        the study has several objectives.
     """
 
     def __init__(self, source: KernelSource, gpu: str = "", problem: object = None, *, seed: int = 0) -> None:
-        self._arguments = (source, gpu, problem)
-        self._seed = seed
-        self._tuner: Tuner | None = None
-        self._configurations: dict[int, Configuration | None] = {}
-        self._random = RandomSampler(seed)
+        self.__setstate__((build_space(open_kernel_source(source), gpu, problem, None), seed))
+
+    def __getstate__(self) -> tuple[SearchSpace, int]:
+        """Return the space and the seed; a copy reads the trials of its study anew."""
+        return self._space, self._seed
+
+    def __setstate__(self, state: tuple[SearchSpace, int]) -> None:
+        self._space, self._seed = state
+        self._searches: WeakKeyDictionary[Study, StudySearch] = WeakKeyDictionary()
+        self._random = RandomSampler(self._seed)
+        self._lock = threading.Lock()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return an empty space, since the objective suggests each parameter itself."""
@@ -47,40 +72,193 @@ class Sampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return no values; `sample_independent` samples them."""
-        return {}
+        """Return a value for each parameter of the space."""
+        check_objective(study)
+        chosen: dict[str, Any] = {}
+        for name, distribution in search_space.items():
+            chosen[name] = self._sample(study, trial, chosen, name, distribution)
+        return chosen
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return a parameter's value in the configuration of the trial."""
-        if trial.number not in self._configurations:
-            self._configurations[trial.number] = next(iter(self._tuner_of(study).ask()), None)
-        configuration = self._configurations[trial.number] or {}
-        with suppress(KeyError, ValueError, TypeError):
-            value = configuration[param_name]
-            if param_distribution._contains(param_distribution.to_internal_repr(value)):
-                return value
-        _LOG.warning(f"{param_name} is drawn at random, since the kernel has no such parameter or value")
-        self._configurations[trial.number] = None
-        return self._random.sample_independent(study, trial, param_name, param_distribution)
-
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Pass the trial's time to the tuner."""
-        configuration = self._configurations.pop(trial.number, None)
-        if configuration is not None and state != TrialState.RUNNING:
-            self._tuner_of(study).tell(configuration, values[0] if values and state == TrialState.COMPLETE else None)
+        check_objective(study)
+        return self._sample(study, trial, {}, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
         """Change the seed of the random values."""
         self._random.reseed_rng()
 
-    def _tuner_of(self, study: Study) -> Tuner:
-        """Return the tuner; a new one gets the results of the study's earlier trials."""
-        if self._tuner is None:
-            self._tuner = Tuner(*self._arguments, seed=self._seed)
-            for trial in study.get_trials(deepcopy=False):
-                if trial.state in (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED) and trial.params:
-                    with suppress(InputError):  # the kernel has no such parameter or value
-                        self._tuner.tell(trial.params, trial.value if trial.state == TrialState.COMPLETE else None)
-        return self._tuner
+    def _sample(
+        self, study: Study, trial: FrozenTrial, chosen: Mapping[str, Any], name: str, distribution: BaseDistribution
+    ) -> Any:
+        """Return a value that agrees with the values ``chosen`` so far and with those that the trial has."""
+        with self._lock:
+            if study not in self._searches:
+                self._searches[study] = StudySearch(self._space, self._seed)
+            fixed = getattr(study.sampler, "_fixed_params", {})  # `PartialFixedSampler` does not pass its values on
+            value = self._searches[study].value(
+                study, trial, {**fixed, **values_of(trial), **chosen}, name, distribution
+            )
+            return self._random.sample_independent(study, trial, name, distribution) if value is None else value
+
+
+class StudySearch:
+    """The search of one study: it learns from the study's trials and proposes a configuration for each new one."""
+
+    def __init__(self, space: SearchSpace, seed: int) -> None:
+        self._space = space
+        self._columns = dict(zip(space.description.parameters, space.parameters.T, strict=True))
+        self._position_of = {text: position for position, text in enumerate(space.texts)}
+        self._search = space.new_search(seed)
+        self._random = np.random.default_rng(seed)
+        self._warn = cache(_LOG.warning)
+        self._configuration_of: dict[int, int] = {}
+        self._costs: dict[int, float] = {}
+        self._distributions: dict[str, BaseDistribution] = {}
+        self._covered = np.zeros(len(space.texts), dtype=bool)
+
+    def value(
+        self, study: Study, trial: FrozenTrial, chosen: Mapping[str, Any], name: str, distribution: BaseDistribution
+    ) -> Any:
+        """Return a parameter's value in a configuration that has the values ``chosen``, where the kernel has them.
+
+        It is None, with a warning, if no such configuration has a value in the distribution.
+        """
+        values = self._values(name, distribution)
+        masks = [self._having({key: value}) for key, value in chosen.items() if key != name]
+        fits = np.logical_and.reduce([self._within({name: distribution}), *(mask for mask in masks if mask.any())])
+        if not values or not fits.any():
+            self._warn(f"{name} is drawn at random, since the kernel has no such parameter or value")
+            return None
+        position = self._configuration_of.get(trial.number)
+        if position is None or not fits[position]:
+            position = self._propose(study, trial, fits)
+        return values[float(self._columns[name][position])]
+
+    def _propose(self, study: Study, trial: FrozenTrial, fits: np.ndarray) -> int:
+        """Return the position of a configuration that fits, and write it to the trial."""
+        self._read(study)
+        # The distributions of earlier trials show which values the objective allows for other parameters.
+        preferred = fits & self._within(self._distributions)
+        position = rank = 0
+        for _ in range(MAX_CONFLICTS):
+            position = self._next(preferred if preferred.any() else fits, 1 + rank)
+            earlier = self._trials_of(position)
+            self._configuration_of[trial.number] = position
+            study._storage.set_trial_system_attr(trial._trial_id, PROPOSED, self._space.texts[position])
+            self._read(study)
+            rivals = self._trials_of(position) - earlier - {trial.number}
+            if not rivals:
+                break
+            rank = sum(number < trial.number for number in rivals)  # so that the next proposals of rivals differ
+        return position
+
+    def _next(self, fits: np.ndarray, count: int) -> int:
+        """Return the last of ``count`` most promising configurations; a random one if all of them were proposed."""
+        fresh = fits & ~self._covered
+        for mask in (fresh, fresh, fits):
+            if len(found := self._search.ask(count, mask)):
+                return int(found[-1])
+            # The trials of some proposals got other values.
+            self._search.restore({at for number, at in self._configuration_of.items() if number not in self._costs})
+        self._warn("all configurations of the kernel that fit this trial were proposed; they repeat now")
+        return int(self._random.choice(np.flatnonzero(fits)))
+
+    def _trials_of(self, position: int) -> set[int]:
+        return {number for number, at in self._configuration_of.items() if at == position}
+
+    def _read(self, study: Study) -> None:
+        """Read the trials that are new or that were unfinished when they were last read."""
+        for trial in study.get_trials(deepcopy=False):
+            if trial.number in self._costs:
+                continue
+            self._distributions |= trial.distributions
+            position = self._position(trial)
+            if position is not None:
+                self._configuration_of[trial.number] = position
+                self._search.propose(position)
+            if trial.state.is_finished():
+                is_complete = trial.state == TrialState.COMPLETE
+                value = trial.value if is_complete and trial.value is not None and isfinite(trial.value) else nan
+                self._costs[trial.number] = value * (-1 if study.direction == StudyDirection.MAXIMIZE else 1)
+                if position is None:
+                    self._configuration_of.pop(trial.number, None)
+                elif is_complete:  # configurations that differ only in other parameters give the same trial
+                    self._covered |= self._having(values_of(trial))
+        costs: dict[int, list[float]] = {}
+        for number in self._costs.keys() & self._configuration_of.keys():
+            costs.setdefault(self._configuration_of[number], []).append(self._costs[number])
+        self._search.tell_all(times_of(costs))
+
+    def _position(self, trial: FrozenTrial) -> int | None:
+        """Return the position of a trial's configuration; None if its values show none."""
+        values = values_of(trial)
+        fits = self._having(values)
+        proposed = self._position_of.get(trial.system_attrs.get(PROPOSED, ""))
+        if proposed is not None and fits[proposed]:
+            return proposed
+        count = len(values.keys() & self._columns.keys())
+        is_known = count == len(self._columns) or (count and trial.state.is_finished())
+        return int(np.argmax(fits)) if is_known and fits.any() else None
+
+    def _having(self, values: Mapping[str, object]) -> np.ndarray:
+        """Return (n,) whether each configuration has the values; other names than the kernel's are ignored."""
+        masks = [column == self._code(name, values[name]) for name, column in self._columns.items() if name in values]
+        return np.logical_and.reduce([np.ones_like(self._covered), *masks])
+
+    def _within(self, distributions: Mapping[str, BaseDistribution]) -> np.ndarray:
+        """Return (n,) whether the distributions contain each configuration's values."""
+        masks = [
+            np.isin(self._columns[name], [*self._values(name, each)])
+            for name, each in distributions.items()
+            if name in self._columns
+        ]
+        return np.logical_and.reduce([np.ones_like(self._covered), *masks])
+
+    def _values(self, name: str, distribution: BaseDistribution) -> dict[float, Any]:
+        """Return code → value of the kernel's values that the distribution contains; empty for an unknown parameter."""
+        if name not in self._columns:
+            return {}
+        if isinstance(distribution, CategoricalDistribution):
+            return {self._code(name, choice): choice for choice in distribution.choices}
+        codes = self._space.description.codes[name].values() if self._space.description.is_numeric(name) else ()
+        return {code: distribution.to_external_repr(code) for code in codes if distribution._contains(code)}
+
+    def _code(self, name: str, value: object) -> float:
+        """Return the number of a value in the table of parameters; NaN if the kernel has no such value."""
+        description = self._space.description
+        is_number = isinstance(value, int | float | np.number) and description.is_numeric(name)
+        return description.codes[name].get(str(value), float(value) if is_number else nan)
+
+
+def values_of(trial: FrozenTrial) -> dict[str, Any]:
+    """Return parameter → value of a trial, with enqueued values that it did not use yet."""
+    return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+
+
+def times_of(costs: Mapping[int, list[float]]) -> dict[int, float | None]:
+    """Return the time of each configuration from its costs, which are NaN if a trial failed; None if all failed.
+
+    The order of the times is that of the median costs. Negative costs are rates, whose inverses are times. If costs
+    have both signs, the times depend on ranks only.
+    """
+    ran = {position: [cost for cost in each if not isnan(cost)] for position, each in costs.items()}
+    median_of = {position: median(each) for position, each in ran.items() if each}
+    cost = np.clip([*median_of.values()], -MAX_TIME, MAX_TIME)
+    if (cost > 0).all():
+        times = cost
+    elif (cost <= 0).all():
+        times = -1.0 / np.minimum(cost, -1.0 / MAX_TIME)
+    else:
+        times = 1.0 + 2.0 * np.searchsorted(np.sort(cost), cost) / len(cost)
+    return dict.fromkeys(costs) | dict(zip(median_of, np.maximum(times, 1.0 / MAX_TIME).tolist(), strict=True))
+
+
+def check_objective(study: Study) -> None:
+    """Raise `InputError` if the study has several objectives."""
+    if (count := len(study.directions)) > 1:
+        raise InputError(
+            f"the study has {count} objectives, and surrogate.tuning.Sampler needs one; give one direction"
+        )

@@ -8,6 +8,7 @@ scales maximise the posterior given the measurements; their prior has values tha
 configuration maximises the product of the expected improvement and the probability that the configuration runs.
 """
 
+from collections.abc import Collection, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
@@ -15,8 +16,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr
-
-from surrogate.features import InputError
+from threadpoolctl import threadpool_limits
 
 RANDOM_FIRST = 10
 """First configurations, spread over the space, if there is no prior."""
@@ -123,54 +123,69 @@ class Search:
         time_us, index = min(ran)
         return index, time_us
 
-    def ask(self, count: int = 1) -> np.ndarray:
+    def ask(self, count: int = 1, allowed: np.ndarray | None = None) -> np.ndarray:
         """Return the positions of up to ``count`` configurations that were never proposed, the most promising first.
 
         A proposed configuration without a measurement counts as exactly as fast as expected. So the configurations of
-        one batch lie apart. Fewer positions are returned if no configuration is left.
+        one batch lie apart. Fewer positions are returned if no configuration is left for which ``allowed`` (n,) is
+        True.
         """
         chosen: list[int] = []
-        while len(chosen) < count and not self._proposed.all():
-            index = self._next()
+        while len(chosen) < count:
+            left = ~self._proposed if allowed is None else allowed & ~self._proposed
+            if not left.any():
+                break
+            chosen.append(self._next(left))
+            self.propose(chosen[-1])
+        return np.array(chosen, dtype=np.int64)
+
+    def propose(self, index: int) -> None:
+        """Treat a configuration as proposed, for example because another process measures it."""
+        if not self._proposed[index]:
             self._proposed[index] = True
             self._pending[index] = None
             self._process.add(index)
-            chosen.append(index)
-        return np.array(chosen, dtype=np.int64)
+
+    def restore(self, running: Collection[int]) -> None:
+        """Allow all proposed configurations again that have no measurement and are not in ``running``."""
+        abandoned = [index for index in self._pending if index not in running]
+        if abandoned:
+            self._proposed[abandoned] = False
+            self._pending = {index: None for index in self._pending if index in running}
+            self._process = self._new_process(self._logs)
 
     def tell(self, index: int, time_us: float | None) -> None:
-        """Add the time in µs of a configuration, or None if it failed; the configuration need not be a proposed one.
+        """Add the time in µs of a configuration, or None if it failed; the configuration need not be a proposed one."""
+        self.tell_all({index: time_us})
 
-        Raises `InputError` if the position is outside the space, or if the time is not finite and above 0.
-        """
-        if not 0 <= index < len(self._proposed):
-            raise InputError(f"there is no configuration {index}; they have the numbers 0 to {len(self._proposed) - 1}")
-        if time_us is not None and not 0 < time_us < np.inf:
-            raise InputError(f"time is {time_us} µs; give a number above 0, or None for a configuration that failed")
-        if not self._proposed[index]:
-            self._proposed[index] = True
-            self._process.add(index)
-        self._pending.pop(index, None)
-        self._time_us[index] = time_us
+    def tell_all(self, times_us: Mapping[int, float | None]) -> None:
+        """Add the times of several configurations as `tell` does, but fit the scales at most once."""
+        new = [index for index in times_us if not self._proposed[index]]
+        self._proposed[new] = True
+        self._pending = {index: None for index in self._pending if index not in times_us}
+        self._time_us |= times_us
         if len(self._time_us) >= max(FIRST_FIT, FIT_GROWTH * self._fitted_at):
             self._fitted_at = len(self._time_us)
             self._process = self._new_process(self._fitted_scales())
+        elif len(new) > 1:
+            self._process = self._new_process(self._logs)
+        elif new:
+            self._process.add(new[0])
 
-    def _next(self) -> int:
-        """Return the most promising configuration that was not proposed yet."""
+    def _next(self, left: np.ndarray) -> int:
+        """Return the most promising configuration among those for which ``left`` (n,) is True."""
         if not self._has_prior and self._proposed.sum() < RANDOM_FIRST:
-            return self._farthest()
+            return self._farthest(np.flatnonzero(left))
         process = self._process
-        is_left = ~self._proposed[process.candidates]
+        is_left = left[process.candidates]
         if not is_left.any():
-            left = np.flatnonzero(~self._proposed)
-            return int(left[np.argmax(self._expected[left] * (1.0 - self._failure[left]))])
+            outside = np.flatnonzero(left)
+            return int(outside[np.argmax(self._expected[outside] * (1.0 - self._failure[outside]))])
         gain = self._improvement() * (1.0 - self._failure_probability())
         return int(process.candidates[np.argmax(np.where(is_left, gain, -np.inf))])
 
-    def _farthest(self) -> int:
-        """Return the one of a few random configurations that is farthest from all proposed ones."""
-        left = np.flatnonzero(~self._proposed)
+    def _farthest(self, left: np.ndarray) -> int:
+        """Return the one of a few random configurations in ``left`` that is farthest from all proposed ones."""
         drawn = self._random.choice(left, min(RANDOM_DRAWS, len(left)), replace=False)
         points = np.hstack(self._groups)
         gaps = ((points[drawn][:, None] - points[self._proposed][None]) ** 2).sum(axis=2)
@@ -220,6 +235,7 @@ class Search:
 
     def _new_process(self, logs: np.ndarray) -> "_Process":
         """Return the process with these scales on the most promising configurations, given all proposed ones."""
+        self._logs = logs
         indices = self._conditioning()
         count = len(self._proposed)
         candidates = np.arange(count)
@@ -263,7 +279,8 @@ class Search:
             return float(value), slope
 
         bounds = [(start - 3.0, start + 3.0) for start in self._start]
-        return minimize(loss, self._start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30}).x
+        with threadpool_limits(1, "blas"):  # threads take longer on matrices of this size
+            return minimize(loss, self._start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 30}).x
 
 
 class _Process:

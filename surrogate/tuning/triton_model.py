@@ -3,15 +3,22 @@
 Triton calls the model once for each configuration, with all arguments of the launch and of the configuration. It keeps
 the ``top_k`` configurations with the smallest values, and benchmarks nothing if ``top_k`` is 1. The first call of a
 launch scores all configurations of the bundle in one pass; later calls read the stored scores.
+
+The model never stops a launch. If it cannot score one, a warning states the reason, and all values are equal, so that
+Triton keeps the first ``top_k`` configurations.
 """
 
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
+from math import inf, log2
 from typing import Any
 
 import numpy as np
 
-from surrogate.features import InputError
+from surrogate.features import Description, InputError
+from surrogate.features.problem import setting
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, described_family, open_kernel_source
 
@@ -26,7 +33,8 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
     ----------
     source
         A bundle of a described kernel, or its folder. Its sizes and parameters have the names of the kernel's
-        arguments. Its settings ``dtype_0``, ``dtype_1`` … are the types of the kernel's tensors in order.
+        arguments. Its settings ``dtype_0``, ``dtype_1`` … are the types of the kernel's tensors in order. The most
+        similar measured type replaces an unmeasured one, with a warning.
     gpu
         Any name of a GPU; None means the device that PyTorch finds.
 
@@ -34,64 +42,116 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
     -------
     callable
         A function of a launch's arguments that returns log(expected time / expected best time). Configurations that
-        may fail have larger values.
+        may fail have larger values. It is infinite, with a warning, for a configuration that cannot be scored.
 
     Raises
     ------
     InputError
-        If the source is not a bundle of a described kernel. The function raises it if an argument is missing, if no GPU
-        is found, or if the source has no measured times.
+        If the source is a description, which has no measured times. An unusable bundle gives a warning.
     """
-    opened = open_kernel_source(source)
-    description = described_family(opened).description
-    scores: dict[tuple[object, ...], dict[str, float]] = {}
+    scores: dict[tuple[object, ...], dict[str, float] | None] = {}
     device: list[str] = [] if gpu is None else [gpu]
+    warn = lru_cache(MAX_PROBLEMS)(partial(warnings.warn, stacklevel=2))
+    try:
+        opened = open_kernel_source(source)
+    except InputError as error:
+        warn(f"{error}; perf_model ranks no configurations, and Triton keeps the first top_k")
+        return lambda **_: inf
+    if isinstance(opened, Description):
+        raise InputError("source is a description, which has no measured times; give perf_model a bundle")
+    description = described_family(opened).description
 
-    def expected(**arguments: Any) -> float:
-        if not device:
-            device.append(device_name())
-        problem = problem_in(arguments, description.sizes, description.settings)
+    def score(arguments: Mapping[str, Any]) -> float:
+        problem = problem_in(arguments, description, warn)
         key = tuple(problem.values())
         if key not in scores:
             if len(scores) >= MAX_PROBLEMS:
                 scores.clear()
+            scores[key] = None  # stays None if the scores cannot be computed
+            if not device:
+                device.append(device_name())
             scores[key] = scored(build_space(opened, device[0], problem, None))
+        found = scores[key]
+        if found is None:
+            return inf
         # Triton omits an unset limit of registers, and tables have 0 there. Tables may have short names for warps.
         values = {}
         for name in description.parameters:
-            value = arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, "")))
+            value = value_of(arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, ""))))
             if value is None and 0 not in description.parameters[name]:
                 raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
             values[name] = 0 if value is None else value
-        text = ",".join(f"{name}={value}" for name, value in values.items())
-        if text not in scores[key]:  # a configuration outside the bundle is scored when it is first needed
-            scores[key] |= scored(build_space(opened, device[0], problem, [values]))
-        return scores[key][text]
+        text = description.text(values)
+        if text not in found:  # a configuration outside the bundle is scored when it is first needed
+            found |= scored(build_space(opened, device[0], problem, [values]))
+        return found[text]
+
+    def expected(**arguments: Any) -> float:
+        try:
+            return score(arguments)
+        except Exception as error:  # the user's program can launch without a model
+            warn(f"{error}; perf_model ranks such configurations last, in their order")
+            return inf
 
     return expected
 
 
 def scored(space: SearchSpace) -> dict[str, float]:
-    """Return configuration → its score log(time / best time). Raises `InputError` if the space has no prior."""
-    if space.prior is None:
-        raise InputError("source is a description, which has no measured times; give perf_model a bundle")
+    """Return configuration → its score log(time / best time)."""
+    assert space.prior is not None, "a bundle's space has a prior"
     logs = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
     return dict(zip(space.texts, logs.tolist(), strict=True))
 
 
-def problem_in(arguments: Mapping[str, Any], sizes: tuple[str, ...], settings: Mapping[str, Any]) -> dict[str, object]:
-    """Return the sizes and settings among a launch's arguments. Raises `InputError` if a size is missing."""
-    if missing := [name for name in sizes if name not in arguments]:
-        raise InputError(f"the launch has no argument {missing[0]}; give sizes the names of the kernel's arguments")
-    dtypes = [str(value.dtype) for value in arguments.values() if hasattr(value, "dtype")]
-    problem: dict[str, object] = {name: int(arguments[name]) for name in sizes}
-    for name in settings:
-        numbered = re.fullmatch(r"dtype_(\d+)", name)
-        if name in arguments:
-            problem[name] = str(arguments[name])
-        elif numbered and int(numbered[1]) < len(dtypes):
-            problem[name] = dtypes[int(numbered[1])]
+def problem_in(
+    arguments: Mapping[str, Any], description: Description, warn: Callable[[str], None]
+) -> dict[str, object]:
+    """Return the sizes and settings among a launch's arguments.
+
+    Raises `InputError` if a size is missing or not a whole number.
+    """
+    problem: dict[str, object] = {}
+    for name in description.sizes:
+        size = value_of(arguments.get(name))
+        if not isinstance(size, bool | int) and (not hasattr(size, "__int__") or size != size // 1):
+            raise InputError(
+                f"the launch's argument {name} is {size!r}; a size of {description.name} is a whole number"
+            )
+        problem[name] = int(size)
+    types = {f"dtype_{at}": text for at, text in enumerate(filter(None, map(type_of, arguments.values())))}
+    given = {**types, **arguments}
+    for name, measured in description.settings.items():
+        if name in given:
+            problem[name] = value = str(value_of(given[name]))
+            if value not in measured and "dtype" in name:
+                problem[name] = near = nearest_type(value, measured)
+                if setting("dtype", near) != setting("dtype", value):
+                    warn(f"{name} {value} was not measured; perf_model ranks by {near}, the most similar type")
     return problem
+
+
+def type_of(argument: object) -> str:
+    """Return the element type of a tensor, of a type in its place, or of a signature such as ``*fp16``; or no text."""
+    if isinstance(argument, str):
+        return argument[1:] if argument.startswith("*") else ""
+    return str(getattr(argument, "dtype", argument if type(argument).__name__ == "dtype" else ""))
+
+
+def value_of(argument: Any) -> Any:
+    """Return an argument, or the value of a `tl.constexpr`."""
+    return getattr(argument, "value", argument)
+
+
+def nearest_type(value: str, measured: Collection[str]) -> str:
+    """Return the measured element type with the same name, or the same kind and the most similar width, if any."""
+    words = {each: setting("dtype", each).replace("bool", "int1") for each in (value, *measured)}
+    bits = {each: int(found[0]) for each, word in words.items() if (found := re.search(r"[1-9]\d*", word))}
+
+    def difference(each: str) -> tuple[bool, bool, float]:
+        is_other_kind = (words[each][0] in "iu") != (words[value][0] in "iu")
+        return words[each] != words[value], is_other_kind, abs(log2(bits[each] / bits[value]))
+
+    return min((each for each in measured if each in bits), key=difference, default=value) if value in bits else value
 
 
 def device_name() -> str:

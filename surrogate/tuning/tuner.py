@@ -63,6 +63,11 @@ class SearchSpace(NamedTuple):
             plausible_us=(max(self.plausible_us[0], ran_us.min() / MAX_UNIT_RATIO), ran_us.max() * MAX_UNIT_RATIO),
         )
 
+    def new_search(self, seed: int) -> Search:
+        """Return a search of the space without measurements."""
+        expected = (self.prior.score, self.prior.failure) if self.prior else (None, None)
+        return Search(self.parameters, *expected, self.others, self.terms, seed=seed)
+
 
 class Tuner:
     """A sequential search for the fastest configuration of one problem on one GPU.
@@ -103,9 +108,7 @@ class Tuner:
         self.gpu = gpu
         self._space = build_space(opened, gpu, problem, configurations)
         self._positions = {text: position for position, text in enumerate(self._space.texts)}
-        prior = self._space.prior
-        expected = (prior.score, prior.failure) if prior else (None, None)
-        self._search = Search(self._space.parameters, *expected, self._space.others, self._space.terms, seed=seed)
+        self._search = self._space.new_search(seed)
         self._log = None if log is None else Path(log)
         self._times_us: dict[int, list[float]] = {}
         if self._log is not None:

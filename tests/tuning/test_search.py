@@ -136,9 +136,3 @@ def test_earlier_measurements_may_be_added() -> None:
         search.tell(index, times()[index])
     assert search.best == (int(2 * np.argmin(times()[:60:2])), times()[:60:2].min())
     assert not set(search.ask(20).tolist()) & set(range(0, 60, 2))
-
-
-def test_invalid_times_are_refused(refused) -> None:
-    for index, time_us in ((0, -1.0), (0, float("nan")), (len(GRID), 1.0)):
-        with refused():
-            Search(GRID).tell(index, time_us)
