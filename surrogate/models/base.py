@@ -4,27 +4,40 @@ models.
 
 import hashlib
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from reprlib import repr as short
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
+import msgspec
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
 
+from surrogate.dataset.checks import find_violations, normalise
+from surrogate.dataset.described import described_frame
 from surrogate.dataset.files import atomic_path
+from surrogate.dataset.problems import families_of
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
-from surrogate.features.errors import InputError
-from surrogate.features.families import Family
+from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features.families import FAMILIES, Family
 from surrogate.models.json_types import from_json_types, to_json_types
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from optuna.trial import BaseTrial
+    from sklearn.utils import Tags
 
+    from surrogate.dataset.store import Dataset
     from surrogate.models.times import BoostedArrays
+
+
+SETTING_LIMITS: Mapping[str, list[Any]] = read_toml(__file__)
+"""Hyperparameter → its minimum and maximum, or its choices. `TimeModel.fit` checks them."""
 
 
 class SearchRange(NamedTuple):
@@ -54,8 +67,10 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
 
     Attributes
     ----------
-    is_fitted_
-        True after a fit.
+    feature_names_in_, n_features_in_
+        The columns of the table of the fit, and their number.
+    typical_
+        Median time in µs, and median ratio of time to roofline time, of the training rows.
     """
 
     name: ClassVar[str]
@@ -89,13 +104,13 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
     A model that combines other models takes them, with their settings, instead of fitting them again.
     """
 
-    def fit(self, X: pd.DataFrame | Rows, y: "ArrayLike | None" = None) -> Self:  # noqa: N803  scikit-learn's name
+    def fit(self, X: "pd.DataFrame | Rows | Dataset", y: "ArrayLike | None" = None) -> Self:  # noqa: N803  scikit-learn's name
         """Fit on the rows with a time.
 
         Parameters
         ----------
         X
-            Normalised table of dataset rows (`surrogate.dataset.store.read_dataset`), or its `Rows`.
+            Table of dataset rows: a DataFrame of pandas or polars, a `Dataset`, or `Rows`.
         y
             (rows,) times in µs. None: the table's ``time_us`` of the rows with status ok.
 
@@ -107,34 +122,111 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         Raises
         ------
         InputError
-            If the rows do not suit the model, or no row has a time.
+            If a setting is outside its limits, the rows do not suit the model, or no row has a time.
         """
-        rows = rows_of(X)
-        time_us = rows.time_us if y is None else np.asarray(y, dtype=np.float64)
+        self._check_settings()
+        times = None if y is None else _checked_times(y)
+        rows = self._rows(X, reset=True)
+        time_us = rows.time_us if times is None else times
+        if len(time_us) != len(rows):
+            raise InputError(f"X has {len(rows)} rows and y has {len(time_us)}; give a time for each row")
+        if y is None and "time_us" not in rows.frame:
+            raise InputError(f"{self.name} requires y to be passed, but the target y is None and X has no time_us")
         timed = np.isfinite(time_us) & (time_us > 0) & (rows.ok if y is None else True)
         if not timed.any():
             raise InputError(f"{self.name} needs at least one row with a time; the table has none")
         kept = timed
-        if self.fits_failures and "status" in rows.frame:
+        if self.fits_failures and y is None and "status" in rows.frame:
             kept = timed | (rows.frame["status"] != "ok").to_numpy()
         self._fit(rows.take(kept), np.where(timed, time_us, np.inf)[kept])
-        self.is_fitted_ = True
+        columns = X if isinstance(X, pd.DataFrame) else rows.frame
+        self.feature_names_in_ = np.array([*map(str, columns)], dtype=object)
+        self.n_features_in_ = len(self.feature_names_in_)
+        keys = {"family", "problem", "solver", *rows.family.row_key, *rows.family.candidate_key}
+        self._used = [name for name in self.feature_names_in_ if name in keys]
+        self.typical_ = float(np.median(time_us[timed])), float(np.median(time_us[timed] / rows.roofline_us[timed]))
         return self
 
-    def predict(self, X: pd.DataFrame | Rows) -> np.ndarray:  # noqa: N803
+    def predict(self, X: "pd.DataFrame | Rows | Dataset") -> np.ndarray:  # noqa: N803
         """Predict times.
 
         Parameters
         ----------
         X
-            Normalised table of dataset rows, or its `Rows`.
+            Table as in `fit`. The order of its columns and further columns do not matter.
 
         Returns
         -------
         np.ndarray
-            (rows,) times in µs; NaN if the model does not apply.
+            (rows,) times in µs. If the model does not apply to a row of `Rows`, NaN. scikit-learn's tools need finite
+            numbers: such a row of another table gets its roofline time, multiplied as is typical in training, and a
+            warning counts these rows.
+
+        Raises
+        ------
+        NotFittedError
+            If the model was not fitted.
+        InputError
+            If a column of `fit` is missing, or a value is outside its limits.
         """
-        return self._predict(rows_of(X))
+        check_is_fitted(self)
+        with np.errstate(all="ignore"):  # sizes of a permuted table need not fit one another
+            rows = self._rows(X)
+            time_us = self._predict(rows)
+            lacking = ~np.isfinite(time_us)
+            if not isinstance(X, Rows) and lacking.any() and hasattr(self, "typical_"):
+                time_us = np.where(lacking, self._typical_us(rows), time_us)
+                example = f"{lacking.sum()} of {len(rows)} rows, such as {rows.candidate[lacking][0]}"
+                warnings.warn(f"{self.name} does not apply to {example}; they get a typical time", stacklevel=2)
+        return time_us
+
+    def __sklearn_tags__(self) -> "Tags":
+        """Return scikit-learn's tags: X has texts, and no size or time is negative."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = tags.input_tags.positive_only = tags.input_tags.string = True
+        return tags
+
+    def _typical_us(self, rows: Rows) -> np.ndarray:
+        """Return times (rows,) in µs by the typical ratio to the roofline, or the typical time without a roofline."""
+        time_us, ratio = self.typical_
+        return np.where(np.isfinite(rows.roofline_us), ratio * rows.roofline_us, time_us)
+
+    def _check_settings(self) -> None:
+        """Raise `InputError` if a hyperparameter has another type than its annotation, or is outside its limits."""
+        hints = get_type_hints(type(self))
+        for name, value in self.get_params(deep=False).items():
+            number = value.item() if isinstance(value, np.generic) else value
+            try:
+                msgspec.convert(number, hints.get(name, Any))
+            except msgspec.ValidationError as error:
+                raise InputError(f"{self.name}: {name} is {short(value)}; {str(error).replace('`', '')}") from None
+            low, *choices = SETTING_LIMITS.get(name, [None])
+            if isinstance(low, str):
+                check_choice(f"{self.name}: {name}", value, [low, *choices])
+            elif low is not None and not low <= number <= choices[0]:
+                raise InputError(f"{self.name}: {name} is {value}; it must be between {low} and {choices[0]:,}")
+
+    def _rows(self, X: Any, reset: bool = False) -> Rows:  # noqa: N803
+        """Return the rows of a table. ``reset`` as in scikit-learn: True in a fit."""
+        if isinstance(X, Rows):
+            return X
+        table = X.to_pandas() if hasattr(X, "to_pandas") else X
+        if isinstance(getattr(table, "frame", None), pd.DataFrame):
+            return rows_of(table.frame, table.described_family, table.devices)
+        shape = getattr(table, "shape", ())
+        if 0 in shape:
+            kind = "feature" if shape[-1] == 0 else "sample"
+            raise InputError(f"X has 0 {kind}(s) (shape={shape}) while a minimum of 1 is required.")
+        if not isinstance(table, pd.DataFrame):
+            found = f"{type(table).__module__}.{type(table).__name__} of shape {shape}"
+            remedy = "Reshape your data: give a table with named columns, as pandas.DataFrame(X, columns=names)"
+            raise InputError(f"{self.name} cannot read X, a {found}. {remedy}")
+        if missing := [name for name in getattr(self, "_used", ()) if not reset and name not in table]:
+            expected = f"{type(self).__name__} is expecting {self.n_features_in_} features as input"
+            raise InputError(f"X has {shape[1]} features, but {expected}; missing: {', '.join(missing)}")
+        if (repeated := table.columns.duplicated()).any():
+            raise InputError(f"X has two columns {table.columns[repeated][0]}; names must differ")
+        return _checked_rows(table.rename(columns=str), reset)
 
     @abstractmethod
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
@@ -184,6 +276,39 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
             for name, hint in get_type_hints(cls, include_extras=True).items()
             for span in getattr(hint, "__metadata__", ())[:1]
         }
+
+
+def _checked_times(y: "ArrayLike") -> np.ndarray:
+    """Return the times of ``y`` as (rows,) float64. Raise `InputError` unless they are finite and positive numbers."""
+    try:
+        times = column_or_1d(check_array(y, ensure_2d=False, input_name="y"), warn=True)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y: {str(error).splitlines()[0]}; give a time in µs for each row of X") from None
+    if times.dtype.kind not in "iuf" or not (times > 0).all():
+        found = f"{times[~(times > 0)][0]}" if times.dtype.kind in "iuf" else f"values of type {times.dtype}"
+        raise InputError(f"y has {found}; give times in µs, which are numbers above 0")
+    return times.astype(np.float64)
+
+
+def _checked_rows(table: pd.DataFrame, reset: bool) -> Rows:
+    """Return the rows of a table that need not be normalised.
+
+    Raise `InputError` if a value is outside its limits and, in a fit (``reset``), if sizes do not fit one another.
+    """
+    name = f"X ({table.shape[0]} sample(s), {table.shape[1]} feature(s))"
+    added = {name: value for name, value in {"time_us": np.nan, "status": "failed"}.items() if "time_us" not in table}
+    table, description = table.assign(**added), table.attrs.get("description")
+    family = FAMILIES.from_description(description) if description else None
+    try:
+        frame = described_frame(table, description, name) if description else normalise(table, name)
+        violations = find_violations(frame.drop_duplicates([*families_of(frame, family)[0].row_key]), family)
+        for each in violations:
+            if each.rule.startswith(("it must be between", "known:", "a name")) or (reset and each.column not in added):
+                raise InputError(f"{name}: {each}")
+    except InputError as error:  # add scikit-learn's words
+        text = str(error).replace(" is nan;", " is NaN;")
+        raise InputError("Negative values in data: " * (" is -" in text) + text) from None
+    return rows_of(frame.drop(columns=list(added)), family)
 
 
 def duplicate(model: TimeModel) -> TimeModel:

@@ -78,6 +78,10 @@ class AlwaysBestSingle(TimeModel):
         pairs = zip(_settings(rows), rows.candidate, strict=True)
         return np.array([self.cost_.get(each, overall).get(name, overall.get(name, np.nan)) for each, name in pairs])
 
+    def _typical_us(self, rows: Rows) -> np.ndarray:
+        """Return the largest mean log slowdown (no unit) for each row."""
+        return np.full(len(rows), max(self.cost_[""].values()))
+
 
 def _settings(rows: Rows) -> np.ndarray:
     return joined(rows.frame, ("gpu", *rows.family.setting_names)).to_numpy()

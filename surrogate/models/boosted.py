@@ -18,6 +18,7 @@ from surrogate.dataset.problems import device_names, problems_of, row_groups
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.threads import threads_for
 from surrogate.features.analytical import tiled_product_us
+from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.call_cost import CallKey, call_cost_us, call_costs, common_call_costs
@@ -145,6 +146,8 @@ class _Boosted(TimeModel):
         """Fit the call costs, the trend and the trees."""
         import xgboost
 
+        if not self.stages():
+            raise InputError(f"{self.name}: rounds and median_rounds are 0; give at least one tree")
         vars(self).pop("arrays_", None)
         self.family_ = rows.family
         self.call_us_ = {}

@@ -218,7 +218,9 @@ class Calibrated(TimeModel):
     def __init__(self, base: TimeModel, corrections: Mapping[str, Correction]) -> None:
         self.base = base
         self.corrections = corrections
-        self.is_fitted_ = True
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return any(name.endswith("_") for name in vars(self.base))
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
         raise InputError("`seer calibrate BUNDLE DATA` makes a calibrated model; first train another model")

@@ -11,10 +11,9 @@ as in the largest ones. Below the smallest problems, where launches matter, its 
 
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -123,6 +122,22 @@ def _covariance(a: np.ndarray, b: np.ndarray, rates: np.ndarray, amplitudes: np.
     return amplitudes[0] * np.exp(-distance) + amplitudes[1] * (a[:, :linear] @ b[:, :linear].T) / linear
 
 
+_Value = TypeVar("_Value")
+
+
+class _Derived(Generic[_Value]):
+    """A property that is computed once after a fit. A prediction does not change the model's attributes by it."""
+
+    def __init__(self, function: Callable[[Any], _Value]) -> None:
+        self.function = function
+
+    def __get__(self, model: Any, owner: Any) -> _Value:
+        values, name = vars(model).setdefault("_derived", {}), self.function.__name__
+        if name not in values:
+            values[name] = self.function(model)
+        return values[name]
+
+
 @dataclass(eq=False, repr=False)
 class Configurations(TimeModel):
     """Predict the times and failures of a described kernel's configurations.
@@ -182,8 +197,7 @@ class Configurations(TimeModel):
         level = np.log(np.nanmin(best_us[drawn], axis=1) / rows.roofline_us[first_row][drawn])
         column_count = len(rows.family.problem_names)
         self.level_ = Level.fit(self.transfer_.columns[drawn], self.transfer_.rates, level, column_count)
-        for name in (name for name, value in vars(Configurations).items() if isinstance(value, cached_property)):
-            vars(self).pop(name, None)
+        self._derived: dict[str, Any] = {}
 
     def _predict(self, rows: Rows) -> np.ndarray:
         return self.answers_of(rows)[0]
@@ -220,7 +234,7 @@ class Configurations(TimeModel):
         ran = np.append(self.ran[device.name], False)[number]
         return {reason: refused & ((reason == RULED_OUT) | ~ran) for reason, refused in refusals.items()}
 
-    @cached_property
+    @_Derived
     def gpus(self) -> frozenset[str]:
         """Return the measured GPUs."""
         return frozenset(self._gpu_of.tolist())
@@ -257,7 +271,7 @@ class Configurations(TimeModel):
         is_inside = device.name in self.gpus and ((low <= sizes + TOLERANCE) & (sizes <= high + TOLERANCE)).all()
         return launch_us if is_inside else max(launch_us, float(problem.family.min_us(problem, device, units)))
 
-    @cached_property
+    @_Derived
     def units(self) -> list[tuple[str, bool]]:
         """Return the keys of `peak_flops_table` that are most likely in use.
 
@@ -272,7 +286,7 @@ class Configurations(TimeModel):
         of_unit = {unit: [peaks[name][unit] for name in sorted(listed)] for unit in able}
         return [unit for unit, peaks_of_unit in of_unit.items() if peaks_of_unit == min(of_unit.values(), key=sum)]
 
-    @cached_property
+    @_Derived
     def _reached(self) -> dict[str, float]:
         """Return registered GPU → the largest TFLOP/s that were measured there."""
         best_us = np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1)
@@ -280,23 +294,23 @@ class Configurations(TimeModel):
         listed = {board.name for board in gpus()} & self.gpus
         return {name: tflops[self._gpu_of == name].max() for name in sorted(listed)}
 
-    @cached_property
+    @_Derived
     def ran(self) -> dict[str, np.ndarray]:
         """Return GPU → True (configurations,) if the configuration ran on some problem."""
         ran = np.isfinite(self.times_us_)
         return {name: np.any(ran[self._gpu_of == name], axis=0) for name in self.gpus}
 
-    @cached_property
+    @_Derived
     def candidate_numbers(self) -> dict[str, int]:
         """Return candidate → its number."""
         return {name: number for number, name in enumerate(self.configurations_)}
 
-    @cached_property
+    @_Derived
     def problem_numbers(self) -> dict[str, int]:
         """Return problem → its number."""
         return {key: number for number, key in enumerate(self.problems_)}
 
-    @cached_property
+    @_Derived
     def bounds(self) -> np.ndarray:
         """Return the minimum and maximum of each measured problem column, (2, c).
 
@@ -306,7 +320,7 @@ class Configurations(TimeModel):
         self._work(free)[ROOFLINE] = True
         return np.where(free, [[-np.inf], [np.inf]], [self._measured.min(axis=0), self._measured.max(axis=0)])
 
-    @cached_property
+    @_Derived
     def boards(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return measured GPU → its columns, and log2 of its FLOPs and bytes per µs, (2,), by the rooflines."""
         work, roofline = self._work(self._measured)[:, :2], self._work(self._measured)[:, ROOFLINE, None]
@@ -320,7 +334,7 @@ class Configurations(TimeModel):
         """Return the columns (problems, c) of the measured problems, as `columns_of` gives them."""
         return self.transfer_.columns * self.transfer_.spread + self.transfer_.centre
 
-    @cached_property
+    @_Derived
     def _log2_best_us(self) -> np.ndarray:
         """Return log2 of each problem's best time in µs, (problems,); inf if no configuration ran."""
         return np.log2(np.nan_to_num(self.times_us_, nan=np.inf).min(axis=1))

@@ -142,7 +142,7 @@ def test_choice_loss_is_the_mean_log_slowdown_over_shapes(table: Table) -> None:
 def test_combined_loss_adds_the_weighted_time_error(rows: Rows) -> None:
     choice, both = (loss(PrefersOneAlgorithm("FFT"), rows, name) for name in tuning.OBJECTIVES[1:])
     ok = rows.take(rows.ok)
-    error = np.abs(np.log(PrefersOneAlgorithm("FFT").predict(ok) / ok.time_us)).mean()
+    error = np.abs(np.log(PrefersOneAlgorithm("FFT").fit(ok).predict(ok) / ok.time_us)).mean()
     assert both == pytest.approx(choice + tuning.TIME_WEIGHT * error) and min(error, choice) > 0
 
 

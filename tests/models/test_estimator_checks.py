@@ -1,0 +1,100 @@
+"""Models are scikit-learn estimators: scikit-learn's checks, refusals of one line, and its tools on tables."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.inspection import permutation_importance
+from sklearn.model_selection import GridSearchCV, learning_curve
+
+from surrogate.dataset.rows import rows_of
+from surrogate.models.base import SETTING_LIMITS
+from surrogate.models.published import Forest
+from surrogate.models.registry import DECLARED, model_class
+from tests.estimator_checks import problems, results
+
+FAST = ("calibrated", "linear-terms")
+MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in DECLARED]
+
+
+@pytest.fixture(scope="module")
+def measured() -> tuple[pd.DataFrame, np.ndarray]:
+    """Return products of matrices, with times that are a power of their work."""
+    frame = problems("forest").head(40)
+    return frame, 1.0 + 1e-4 * (frame["m"] * frame["n"] * frame["k"]).to_numpy() ** 0.7
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_passes_the_checks_that_apply(name: str) -> None:
+    found = [result for _, result in results(name)]
+    assert "passed" in found and {*found} <= {"passed", "does not apply"}
+
+
+@pytest.mark.parametrize("name", [name for name in DECLARED if name != "calibrated"])
+def test_setting_outside_its_limits_is_refused(refused: Any, measured: Any, name: str) -> None:
+    settings = model_class(name)().get_params()
+    assert {each for each, value in settings.items() if type(value) in (int, float)} <= {*SETTING_LIMITS}
+    for setting, default in settings.items():
+        for value in (-1, None, [2], *((np.nan, np.inf, 1e30) if type(default) is float else (2.5, "x"))):
+            with refused(setting if isinstance(default, int | float) else ""):
+                model_class(name)(**{setting: value}).fit(*measured)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: (x, y[:-1]), "40 rows and y has 39"),
+        (lambda x, y: (x, np.c_[y, y]), "1d array"),
+        (lambda x, y: (x, y.astype(str)), "bytes/strings"),
+        (lambda x, y: (x, y > 0), "bool"),
+        (lambda x, y: (x, y + 0j), "Complex"),
+        (lambda x, y: (x, np.where(y > y[0], np.inf, y)), "infinity"),
+        (lambda x, y: (x, -y), "above 0"),
+        (lambda x, y: (x.to_numpy(), y), "named columns"),
+        (lambda x, y: (x.iloc[:, 0], y), "Reshape"),
+        (lambda x, y: (x.head(0), []), "0 sample"),
+        (lambda x, y: (x.assign(m=x["m"] + 0.5), y), "whole number"),
+        (lambda x, y: (x.assign(m=-x["m"]), y), "Negative values"),
+        (lambda x, y: (x.assign(dtype="fp23"), y), "fp23"),
+        (lambda x, y: (x.set_axis(["m", *x.columns[:-1]], axis=1), y), "two columns m"),
+        (lambda x, y: (x.drop(columns="gpu"), y), "gpu"),
+        (lambda x, y: (x, None), "y is None"),
+    ],
+)
+def test_wrong_table_or_times_are_refused(refused: Any, measured: Any, change: Callable[..., Any], words: str) -> None:
+    with refused(words):
+        Forest().fit(*change(*measured))
+
+
+def test_columns_are_found_by_name(refused: Any, measured: Any) -> None:
+    frame, time_us = measured
+    model = Forest(trees=4).fit(frame, time_us)
+    expected = model.predict(rows_of(frame))
+    assert model.feature_names_in_.tolist() == list(frame) and model.n_features_in_ == frame.shape[1]
+    for same in (frame[list(frame)[::-1]], frame.assign(note=1), frame.astype(object), frame.set_axis([0] * 40)):
+        np.testing.assert_array_equal(model.predict(same), expected)
+    with refused("missing: k"):
+        model.predict(frame.drop(columns="k"))
+
+
+def test_rows_that_a_model_cannot_answer_get_a_typical_time_in_a_table(measured: Any) -> None:
+    frame, time_us = measured
+    model = Forest(trees=4).fit(frame, time_us)
+    unseen = frame.assign(library="cutlass-2")
+    assert np.isnan(model.predict(rows_of(unseen))).all()
+    with pytest.warns(UserWarning, match="40 of 40 rows"):
+        predicted = model.predict(unseen)
+    rows = rows_of(frame)
+    np.testing.assert_allclose(predicted, rows.roofline_us * np.median(time_us / rows.roofline_us))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not apply")
+def test_tools_of_scikit_learn_get_finite_scores(measured: Any) -> None:
+    frame, time_us = measured
+    model = Forest(trees=4)
+    _, *scores = learning_curve(model, frame, time_us, cv=3, train_sizes=[2, 10], error_score="raise")
+    search = GridSearchCV(model, {"max_features": np.array([0.3, 0.6])}, cv=2, error_score="raise").fit(frame, time_us)
+    importances = permutation_importance(search, frame, time_us, n_repeats=1, random_state=0)["importances_mean"]
+    assert np.isfinite(scores).all() and np.isfinite(importances).all() and importances.argmax() < frame.shape[1]
