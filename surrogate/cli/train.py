@@ -67,15 +67,20 @@ def command(
         raise InputError("--dask trains on all rows of built-in kernels; leave --tune, --where, --kernel out")
     fits_folder = output.with_name(f".{output.name}.fits")
     note = f"the same command resumes; finished fits are kept in {fits_folder}" if cluster is None else "begin again"
-    with progress_bar("train", note=note) as step:
-        if cluster is not None:
-            from surrogate.bundle.dask_train import train_on_dask
+    try:
+        with progress_bar("train", note=note) as step:
+            if cluster is not None:
+                from surrogate.bundle.dask_train import train_on_dask
 
-            settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
-            bundle = train_on_dask(data, cluster or None, **settings)
-        else:
-            bundle = train(load_datasets(data, *rows), trials=trials, progress=step, keep=fits_folder, **settings)
-    bundle.save(output)
+                settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
+                bundle = train_on_dask(data, cluster or None, **settings)
+            else:
+                bundle = train(load_datasets(data, *rows), trials=trials, progress=step, keep=fits_folder, **settings)
+        bundle.save(output)
+    except (InputError, OSError) as error:
+        if fits_folder.is_dir():
+            raise InputError(f"{error}; finished fits are kept in {fits_folder}, remove it or try again") from None
+        raise
     shutil.rmtree(fits_folder, ignore_errors=True)
     _print_summary(bundle, output)
 

@@ -331,7 +331,7 @@ def _from_rows(
 def _number(value: object) -> object:
     """Return the number of a text; any other value unchanged, so that the check of integers can report it."""
     try:
-        return float(value) if isinstance(value, str) and value.isascii() else value
+        return float(value) if isinstance(value, str) and value.isascii() and "_" not in value else value
     except ValueError:
         return value
 

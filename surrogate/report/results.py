@@ -1,19 +1,20 @@
 """Read ``results.json``, and select and rank the rows of a comparison."""
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from surrogate.evaluation.scorecard import FIRST_TEN, ORACLE, is_heuristic
-from surrogate.features import InputError, read_toml, require_regular
+from surrogate.features import InputError, read_bounded, read_toml
+from surrogate.features.errors import parsed_json
 from surrogate.features.families import DEFAULT_FAMILY
 from surrogate.formats.foreign_file import readable
 from surrogate.report.tables import to_csv
 
 SCHEMA = 2
 """Newest version of `results.json` that is read. 1: paired differences are log ratios; 2: they are relative."""
+MAX_BYTES = 256 << 20
 STRATA = ("ungrouped", "all", "1x1s1", "1x1s2", "3x3s1", "grouped", "other")
 MAX_LEARNED = 4
 SLICE = ("split", "family", "stratum", "population", "gpu", "direction", "dtype", "math", "algorithm")
@@ -33,10 +34,9 @@ DAMAGED = f"it is damaged, {_REMEDY}"
 def read_results(directory: Path) -> Results:
     """Read ``directory/results.json``. Raises `InputError` if it is missing, damaged or of a newer schema."""
     path = Path(directory) / "results.json"
-    require_regular(path)
     try:
         with readable(path, DAMAGED):
-            results = json.loads(path.read_text(encoding="utf-8"))
+            results = parsed_json(read_bounded(path, MAX_BYTES))
             schema = int(results["schema"])
             if schema < SCHEMA:
                 results["choice_rows"] = [_relative(row) for row in results["choice_rows"]]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from surrogate.dataset.files import write_text
-from surrogate.features.errors import InputError, require_regular
+from surrogate.features.errors import InputError, parsed_json, read_bounded
 from surrogate.features.families.transfer import Collective, CollectiveModel
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, iteration_of, iterations
@@ -247,6 +247,7 @@ not in the paper: ``edge`` is the gap between operators that are not neighbours,
 another.
 """
 SCHEMA = 1
+MAX_BYTES = 16 << 20
 _LAUNCH_COUNT_SEPARATOR = " | launches: "
 
 
@@ -394,10 +395,11 @@ def pooled(parts: Iterable[Overheads]) -> Overheads:
 def load_overheads(path: str | Path) -> Overheads:
     """Read overheads that `Overheads.save` wrote. Raises `InputError` if the file is missing or holds no overheads."""
     path = Path(path)
-    require_regular(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parsed_json(read_bounded(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
         raise InputError(f"{path}: overheads cannot be read ({reason}); --save-overheads writes them") from None
     try:
