@@ -176,7 +176,7 @@ MAX_JSON_NODES = 4_000_000
 """Maximum objects and lists of a JSON document. An empty one has two bytes in a file and 64 in memory."""
 
 
-def check_node_count(content: bytes) -> None:
+def check_node_count(content: bytes | bytearray) -> None:
     """Raise `ValueError` if JSON documents have over `MAX_JSON_NODES` objects and lists."""
     if content.count(b"{") + content.count(b"[") > MAX_JSON_NODES:
         raise ValueError(f"over {MAX_JSON_NODES:,} objects and lists")

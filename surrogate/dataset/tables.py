@@ -146,6 +146,7 @@ def _readable_parquet(path: Path) -> Iterator[None]:
 
 def _parquet(file: BinaryIO, path: Path) -> "ParquetFile":
     """Return the opened file. Raises `InputError` if it is damaged, declares too many bytes, or has no rows."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with _readable_parquet(path):
@@ -157,6 +158,8 @@ def _parquet(file: BinaryIO, path: Path) -> "ParquetFile":
     if declared > maximum:
         raise InputError(f"{path}: declares {declared:,} bytes; at most {maximum:,} are read of such a file")
     names = _columns(parquet)
+    if nested := [each.name for each in parquet.schema_arrow if pa.types.is_nested(each.type)]:
+        raise InputError(f"{path}: column {nested[0]} holds lists or structs; give numbers and texts")
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two columns have the same name; rename one")
     if not names or not parquet.metadata.num_rows:

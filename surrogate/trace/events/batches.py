@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from surrogate.features.errors import check_node_count
+
 BATCH_BYTES = 1 << 20
 """The minimum size of a batch except the last. Its parsed objects take several times as much, but fit in a cache."""
 _LIST = re.compile(rb'^(?:\xef\xbb\xbf)?\s*\[|"traceEvents"\s*:\s*\[')
@@ -110,6 +112,7 @@ def _parsed(text: bytes | bytearray) -> Any:
 
     msgspec refuses NaN, control characters, half of a surrogate pair, and bytes that are not UTF-8.
     """
+    check_node_count(text)
     try:
         return msgspec.json.decode(text)
     except ValueError:
