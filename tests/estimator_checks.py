@@ -31,10 +31,12 @@ from tests.tables import checked, every
 from tests.tuning import made_up
 
 CONTENT = known_answers(__file__)
+Frame: Any = pd.DataFrame
+CHECKS: Any = estimator_checks
 DRAWS = ("normal", "standard_normal", "uniform")
 
 
-class Table(pd.DataFrame):
+class Table(Frame):
     """Rows of problems that a check treats as a matrix of floats. Column 0 is a size."""
 
     dtype = np.dtype(float)
@@ -163,7 +165,7 @@ def results(name: str) -> Iterator[tuple[str, str]]:
     exceptions = CONTENT["exceptions"] | CONTENT["models"].get(name, {})
     with patch.multiple(estimator_checks, **drawing_tables(name)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for estimator, check in estimator_checks.estimator_checks_generator(instance(name)):
+        for estimator, check in CHECKS.estimator_checks_generator(instance(name)):
             called = estimator_checks._check_name(check)
             fits = ".fit(" in inspect.getsource(getattr(estimator_checks, called))
             if called in exceptions or (fits and "fit" in exceptions):

@@ -200,11 +200,11 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
                 msgspec.convert(number, hints.get(name, Any))
             except msgspec.ValidationError as error:
                 raise InputError(f"{self.name}: {name} is {short(value)}; {str(error).replace('`', '')}") from None
-            low, *choices = SETTING_LIMITS.get(name, [None])
-            if isinstance(low, str):
-                check_choice(f"{self.name}: {name}", value, [low, *choices])
-            elif low is not None and not low <= number <= choices[0]:
-                raise InputError(f"{self.name}: {name} is {value}; it must be between {low} and {choices[0]:,}")
+            limits = SETTING_LIMITS.get(name, [number, number])
+            if isinstance(number, str):
+                check_choice(f"{self.name}: {name}", value, limits)
+            elif not isinstance(number, bool) and name in SETTING_LIMITS and not limits[0] <= number <= limits[1]:
+                raise InputError(f"{self.name}: {name} is {value}; it must be between {limits[0]} and {limits[1]:,}")
 
     def _rows(self, X: Any, reset: bool = False) -> Rows:  # noqa: N803
         """Return the rows of a table. ``reset`` as in scikit-learn: True in a fit."""
@@ -213,7 +213,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         table = X.to_pandas() if hasattr(X, "to_pandas") else X
         if isinstance(getattr(table, "frame", None), pd.DataFrame):
             return rows_of(table.frame, table.described_family, table.devices)
-        shape = getattr(table, "shape", ())
+        shape: Any = getattr(table, "shape", ())
         if 0 in shape:
             kind = "feature" if shape[-1] == 0 else "sample"
             raise InputError(f"X has 0 {kind}(s) (shape={shape}) while a minimum of 1 is required.")

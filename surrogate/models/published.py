@@ -161,7 +161,7 @@ class Mlp(TimeModel):
 
     def _predict(self, rows: Rows) -> np.ndarray:
         mean, deviation = self.target_
-        log_us = self.network_.predict(self._design(rows).astype(np.float64)) * deviation + mean
+        log_us = np.asarray(self.network_.predict(self._design(rows).astype(np.float64))) * deviation + mean
         learned = np.isin(rows.candidate.astype(str), self.candidates_)
         return np.where(learned, np.exp(np.clip(log_us, -20.0, 40.0)), np.nan)
 
