@@ -74,34 +74,24 @@ class Sampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return a value for each parameter of the space."""
         check_objective(study)
-        chosen: dict[str, Any] = {}
-        for name, distribution in search_space.items():
-            chosen[name] = self._sample(study, trial, chosen, name, distribution)
-        return chosen
+        return {name: self.sample_independent(study, trial, name, each) for name, each in search_space.items()}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return a parameter's value in the configuration of the trial."""
         check_objective(study)
-        return self._sample(study, trial, {}, param_name, param_distribution)
+        with self._lock:
+            if study not in self._searches:
+                self._searches[study] = StudySearch(self._space, self._seed)
+            value = self._searches[study].value(study, trial, param_name, param_distribution)
+        if value is None:
+            value = self._random.sample_independent(study, trial, param_name, param_distribution)
+        return value
 
     def reseed_rng(self) -> None:
         """Change the seed of the random values."""
         self._random.reseed_rng()
-
-    def _sample(
-        self, study: Study, trial: FrozenTrial, chosen: Mapping[str, Any], name: str, distribution: BaseDistribution
-    ) -> Any:
-        """Return a value that agrees with the values ``chosen`` so far and with those that the trial has."""
-        with self._lock:
-            if study not in self._searches:
-                self._searches[study] = StudySearch(self._space, self._seed)
-            fixed = getattr(study.sampler, "_fixed_params", {})  # `PartialFixedSampler` does not pass its values on
-            value = self._searches[study].value(
-                study, trial, {**fixed, **values_of(trial), **chosen}, name, distribution
-            )
-            return self._random.sample_independent(study, trial, name, distribution) if value is None else value
 
 
 class StudySearch:
@@ -119,14 +109,14 @@ class StudySearch:
         self._distributions: dict[str, BaseDistribution] = {}
         self._covered = np.zeros(len(space.texts), dtype=bool)
 
-    def value(
-        self, study: Study, trial: FrozenTrial, chosen: Mapping[str, Any], name: str, distribution: BaseDistribution
-    ) -> Any:
-        """Return a parameter's value in a configuration that has the values ``chosen``, where the kernel has them.
+    def value(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
+        """Return a parameter's value in a configuration that has the trial's other values, if the kernel has them.
 
         It is None, with a warning, if no such configuration has a value in the distribution.
         """
         values = self._values(name, distribution)
+        fixed = getattr(study.sampler, "_fixed_params", {})  # `PartialFixedSampler` does not pass its values on
+        chosen = {**fixed, **values_of(trial)}
         masks = [self._having({key: value}) for key, value in chosen.items() if key != name]
         fits = np.logical_and.reduce([self._within({name: distribution}), *(mask for mask in masks if mask.any())])
         if not values or not fits.any():
@@ -158,13 +148,14 @@ class StudySearch:
     def _next(self, fits: np.ndarray, count: int) -> int:
         """Return the last of ``count`` most promising configurations; a random one if all of them were proposed."""
         fresh = fits & ~self._covered
-        for mask in (fresh, fresh, fits):
-            if len(found := self._search.ask(count, mask)):
-                return int(found[-1])
-            # The trials of some proposals got other values.
+        found = self._search.ask(count, fresh)
+        if not len(found):  # the trials of some proposals got other values
             self._search.restore({at for number, at in self._configuration_of.items() if number not in self._costs})
-        self._warn("all configurations of the kernel that fit this trial were proposed; they repeat now")
-        return int(self._random.choice(np.flatnonzero(fits)))
+            found = self._search.ask(count, fresh)
+        if not len(found):
+            self._warn("all configurations of the kernel that fit this trial were proposed; they repeat now")
+            found = self._search.ask(count, fits)
+        return int(found[-1] if len(found) else self._random.choice(np.flatnonzero(fits)))
 
     def _trials_of(self, position: int) -> set[int]:
         return {number for number, at in self._configuration_of.items() if at == position}
@@ -226,7 +217,7 @@ class StudySearch:
         codes = self._space.description.codes[name].values() if self._space.description.is_numeric(name) else ()
         return {code: distribution.to_external_repr(code) for code in codes if distribution._contains(code)}
 
-    def _code(self, name: str, value: object) -> float:
+    def _code(self, name: str, value: Any) -> float:
         """Return the number of a value in the table of parameters; NaN if the kernel has no such value."""
         description = self._space.description
         is_number = isinstance(value, int | float | np.number) and description.is_numeric(name)

@@ -50,7 +50,6 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
         If the source is a description, which has no measured times. An unusable bundle gives a warning.
     """
     scores: dict[tuple[object, ...], dict[str, float] | None] = {}
-    device: list[str] = [] if gpu is None else [gpu]
     warn = lru_cache(MAX_PROBLEMS)(partial(warnings.warn, stacklevel=2))
     try:
         opened = open_kernel_source(source)
@@ -63,14 +62,16 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
 
     def score(arguments: Mapping[str, Any]) -> float:
         problem = problem_in(arguments, description, warn)
-        key = tuple(problem.values())
+        device = device_name() if gpu is None else gpu
+        key = (device, *problem.values())
         if key not in scores:
             if len(scores) >= MAX_PROBLEMS:
                 scores.clear()
-            scores[key] = None  # stays None if the scores cannot be computed
-            if not device:
-                device.append(device_name())
-            scores[key] = scored(build_space(opened, device[0], problem, None))
+            try:
+                scores[key] = scored(build_space(opened, device, problem, None))
+            except Exception:
+                scores[key] = None
+                raise
         found = scores[key]
         if found is None:
             return inf
@@ -83,14 +84,14 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
             values[name] = 0 if value is None else value
         text = description.text(values)
         if text not in found:  # a configuration outside the bundle is scored when it is first needed
-            found |= scored(build_space(opened, device[0], problem, [values]))
+            found |= scored(build_space(opened, device, problem, [values]))
         return found[text]
 
     def expected(**arguments: Any) -> float:
         try:
             return score(arguments)
         except Exception as error:  # the user's program can launch without a model
-            warn(f"{error}; perf_model ranks such configurations last, in their order")
+            warn(f"{' '.join(str(error).split())}; perf_model ranks such configurations last, in their order")
             return inf
 
     return expected
