@@ -5,7 +5,7 @@
 """
 
 from dataclasses import replace
-from math import ceil, log2, prod
+from math import ceil, factorial, log2, prod
 from string import ascii_lowercase
 
 from surrogate.features.families.operator import Streamed
@@ -56,8 +56,9 @@ def _bytes(call: Call, term: str) -> int:
     value = call.arguments.get(name, results.get(name))
     values = value if isinstance(value, list | tuple) else [value]
     tensors = [each for each in values if isinstance(each, Tensor)]
-    is_known = tensors or name in call.arguments  # a trace may lack a list of indices
-    is_known = is_known or (name[:3] != "out" and not any(key.startswith("argument ") for key in call.arguments))
+    # A trace may lack a list of indices, and it may lack the names of arguments.
+    is_optional = name[:3] != "out" and not any(key.startswith("argument ") for key in call.arguments)
+    is_known = tensors or name in call.arguments or is_optional
     require(is_known and all(tensor.shape is not None for tensor in tensors), "shape unknown")
     size = sum(tensor.bytes for tensor in tensors)
     if rows:
@@ -76,7 +77,8 @@ def fourier(call: Call) -> Layers:
     shape, axes = (result if is_to_real else source).shape or (), call.arguments["dim"]
     require(isinstance(axes, list | tuple) and shape and result.shape, "dim unknown")
     lengths = [shape[axis] for axis in axes]
-    require(max(map(_largest_prime, lengths)) <= MAX_RADIX, f"a length with a prime factor above {MAX_RADIX}")
+    is_direct = all(pow(factorial(MAX_RADIX), length.bit_length(), length) == 0 for length in lengths)
+    require(is_direct, f"a length with a prime factor above {MAX_RADIX}")
     others = sorted(set(range(len(shape))) - {axis % len(shape) for axis in axes})
     if is_to_real or (others and others[-1] - others[0] >= len(others)):
         yield call.layer(_streamed(call, source.bytes, source.bytes, 0), part="copy")
@@ -92,14 +94,6 @@ def fourier(call: Call) -> Layers:
         yield call.layer(_streamed(call, result_bytes, result_bytes, 0), part="mirror")
     if call.number("normalization", 0):
         yield call.layer(_streamed(call, result.bytes, result.bytes), part="scale")
-
-
-def _largest_prime(number: int) -> int:
-    """Return the largest prime factor."""
-    factor = 2
-    while factor * factor <= number:
-        number, factor = (number // factor, factor) if number % factor == 0 else (number, factor + 1)
-    return number
 
 
 def distances(call: Call) -> Layers:

@@ -458,8 +458,6 @@ def copy(call: Call) -> Layers:
         shapes = [call.shape("update")]
     elif call.outputs:
         shapes = [tensor.shape for tensor in call.outputs]
-    elif "index_put" in call.op:
-        shapes = [call.shape("values")]
     elif call.op == "index_select":
         size = call.shape("self")
         shapes = [(*call.shape("index"), prod(size) // max(size[call.number("dim", 0)], 1))]

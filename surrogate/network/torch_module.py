@@ -24,7 +24,7 @@ from surrogate.features.user_code import imported_callable
 from surrogate.network import torch_gpu
 from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, with_fields
+from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, refuse, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
@@ -45,6 +45,8 @@ OPTIONS = TEXTS["fields"]["module_options"].split()
 """Fields of `ReadOptions` that apply to a live module."""
 TOKENS_INPUT = "input_ids"
 """The argument with the tokens of a batch. Source: transformers, the forward pass of its language models."""
+SHARDED = "FSDP", "FullyShardedDataParallel"
+"""How the names of modules begin that torch sharded."""
 EVAL_NOTE = TEXTS["notes"]["eval_mode"]
 
 
@@ -173,6 +175,7 @@ def module_network(module: "Module", inputs: object, options: ReadOptions = DEFA
 
     if not isinstance(module, Module):
         raise InputError(f"{name} is not a torch.nn.Module; give a module and its inputs")
+    refuse({"sharded": any(type(part).__name__.startswith(SHARDED) for part in original.modules())}, source=name)
     with _one_line_errors(name):
         copied, arguments = torch_gpu.without_memory(fake, original, _arguments(inputs))
         with fake:

@@ -215,9 +215,8 @@ def tensor_info(tensor: "torch.Tensor", dtype: str | None) -> Tensor:
     packed = 2 if "float4" in name else 1
     if tensor.layout != torch.strided:
         return Tensor(None, kind, floating)
-    shape = tuple(
-        int(size) * (packed if step == 1 else 1) for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-    )
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    shape = tuple(int(size) * (packed if step == 1 else 1) for size, step in sizes)
     settings = {"parameter": isinstance(tensor, torch.nn.Parameter), "values_per_byte": packed}
     return Tensor(shape, kind, floating, channels_last=memory_format(tensor) is not None, **settings)
 
