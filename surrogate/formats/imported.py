@@ -102,7 +102,7 @@ def csv_table(path: Path, whose: str, numbers: Collection[str], notes: list[str]
     style = NumberStyle(str(path), delimiter=delimiter_of(lines[0]) or ",")
     how: dict[str, Any] = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
     try:
-        table = csv_frame("\n".join(lines), style.delimiter, **how)
+        table: Any = csv_frame("\n".join(lines), style.delimiter, **how)
     except ValueError as error:  # a ParserError is one
         reason = str(error).rpartition("C error: ")[2].strip()
         raise InputError(f"{path} is not CSV ({reason}); give {whose}") from None
