@@ -87,7 +87,6 @@ def algorithm(name: str, library: str = "cudnn", direction: str = "fwd") -> Algo
     return entry
 
 
-@cache
 def mechanism_of(name: str, library: str = "cudnn", direction: str = "fwd") -> Mechanism:
     """Return the mechanism of an algorithm; an unregistered algorithm is treated as an implicit GEMM."""
     entry = _INDEX.get((library, direction, name))
@@ -144,7 +143,7 @@ RELEASE = r"\d{1,18}(?:\.\d{1,18})*(?:[._-]?(?:dev|a|b|rc|post)\d{1,18})*"
 
 def version_number(version: str) -> tuple[int, ...]:
     """Return the first dotted number in a version's text: ``7.6.4`` → (7, 6, 4), ``find-db v2`` → (2,)."""
-    number = re.search(r"\d+(?:\.\d+)*", str(version))
+    number = re.search(r"\d{1,18}(?:\.\d{1,18})*", str(version))
     return tuple(int(part) for part in number[0].split(".")) if number else (0,)
 
 

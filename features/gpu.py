@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, TypeGuard
 
+from .caches import cached_texts
 from .elementwise import Number, maximum, where
 from .errors import InputError, UnknownGpuError, nearest, parsed_toml, read_bounded, refusal
 
@@ -480,7 +481,7 @@ def registry() -> GpuRegistry:
     return _registry(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
-@lru_cache(maxsize=512)
+@cached_texts(512)
 def _find(name: str, user_file: str) -> Gpu:
     return _registry(user_file).find(name)
 

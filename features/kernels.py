@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .caches import cached_texts
 from .elementwise import Number, ceil_div, maximum, minimum, round_up, where
 from .errors import InputError, read_toml, refusal
 from .gpu import Gpu
@@ -186,7 +187,7 @@ class KernelName:
     architecture: str
 
 
-@lru_cache(maxsize=4096)
+@cached_texts(4096)
 def identify(kernel_name: str) -> KernelName | None:
     """Return the facts in a kernel's name, or None if the kernel belongs to no convolution or GEMM."""
     name = kernel_name.lower()
@@ -211,14 +212,14 @@ def kernel_family(kernel_name: str) -> str:
     return kernel.family if kernel else ""
 
 
-@lru_cache(maxsize=4096)
+@cached_texts(4096)
 def uses_tensor_cores(kernel_name: str) -> bool:
     """Return True if the kernel's name implies tensor cores. With fp32 data they compute in TF32 (from Ampere on)."""
     name = kernel_name.lower()
     return "ffma" not in name and _name_patterns().tensor.search(name) is not None
 
 
-@lru_cache(maxsize=4096)
+@cached_texts(4096)
 def word_rank(word: str) -> int:
     """Return the rank of a word in a kernel's template arguments: 0 for a function, 1 for a type, 2 for a wrapper."""
     patterns = _name_patterns()
@@ -309,7 +310,7 @@ class KernelLaunch:
         return occupancy(compute_capability, *launch).blocks_per_sm
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def resident_blocks(gpu: Gpu, algorithm: str, tile_m: int, tile_n: int) -> float:
     """Return the resident blocks per SM of an algorithm's tile variant (fp32 FMA, forward) on any GPU. Never raises.
 

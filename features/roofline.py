@@ -4,7 +4,7 @@ Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
 """
 
 from collections import namedtuple
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -142,7 +142,7 @@ def machine_features(m: Machine) -> tuple[Number, ...]:
     return tuple(log2(value) if name in _LOG2_FIGURES else value for name, value in m._asdict().items())
 
 
-@cache
+@lru_cache(maxsize=1024)
 def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machine:
     """Return the figures of a GPU for an element type and math."""
     return Machine(
@@ -159,7 +159,7 @@ def machine(gpu: Gpu, dtype: str = "fp32", tensor_cores: bool = False) -> Machin
     )
 
 
-@cache
+@lru_cache(maxsize=1024)
 def mechanism_b_max(gpu: Gpu, mechanism: Mechanism) -> tuple[float, ...]:
     """Return B_max, the blocks resident on the whole GPU, of the mechanism's small, middle and large tile."""
     kernel = MECHANISM_ROWS[mechanism]["kernel"]

@@ -38,7 +38,7 @@ class ExpertLoad(NamedTuple):
     tiles: Number
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> ExpertLoad:
     """Return `Moe.load` under a power law: the mean of random draws."""
     # Draw loads with the density x^−exponent between 1 and e^log_range: invert the distribution at uniform draws.

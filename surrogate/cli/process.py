@@ -6,12 +6,13 @@ import re
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -20,7 +21,11 @@ from surrogate.features import InputError, printable, read_toml
 _TABLE = read_toml(__file__)
 ASCII: dict[str, str] = _TABLE["ascii"]
 """Character of our own output → its substitute if the encoding of a stream lacks it."""
-ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+ALARM = getattr(signal, "SIGALRM", None)
+ENDING_SIGNALS = *(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)), ALARM
+DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
+AGAIN_S = 0.1
+"""Seconds until a dropped `Stopped` is raised again."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -57,18 +62,44 @@ def _null_stream() -> TextIO:
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into `Stopped`, unless the program was started to ignore them (`nohup`)."""
+    """Turn signals into `Stopped`, unless the program was started to ignore them (`nohup`).
+
+    Python drops an exception that is raised in a finaliser or in a callback of C code, and some code drops every
+    exception. A `Stopped` that no code holds was dropped: an alarm raises it again.
+    """
+    latest = 0
+    raised: list[weakref.ref[Stopped]] = []
+
+    def stopped(number: int) -> Stopped:
+        nonlocal latest
+        latest = (number == ALARM and latest) or number
+        error = Stopped(latest)
+        raised[:] = [weakref.ref(error, again)] if ALARM in before else []
+        return error
+
+    def again(_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number)
+        raise stopped(number)  # no variable of this frame holds the error, so that it goes when it is dropped
 
-    before = {}
+    def report(dropped: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(dropped.exc_value, Stopped):
+            report_before(dropped)
+
+    before: dict[int, Any] = {}
+    report_before = sys.unraisablehook
     if threading.current_thread() is threading.main_thread():
-        defaults = [number for number in ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+        defaults = [each for each in ENDING_SIGNALS if each and signal.getsignal(each) in DEFAULT_HANDLERS]
         before = {number: signal.signal(number, stop) for number in defaults}
+        sys.unraisablehook = report
     try:
         yield
     finally:
+        raised.clear()
+        sys.unraisablehook = report_before
+        if ALARM in before:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -9,7 +9,6 @@ import ctypes
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from math import isfinite
 from typing import Any, Protocol, Self
 
@@ -17,6 +16,7 @@ import msgspec
 
 from surrogate.dataset.columns import STATUSES
 from surrogate.features import Conv
+from surrogate.features.caches import cached_texts
 
 UNSTABLE_MAD = 0.05
 """A row is unstable if its MAD exceeds this share of its median (pyperf warns at a similar share of the mean)."""
@@ -206,7 +206,7 @@ class HeuristicEntry(JsonRecord):
     math: str | None = None
 
 
-@lru_cache(maxsize=4096)
+@cached_texts(4096)
 def demangled(kernel_name: str) -> str:
     """Return a kernel's demangled C++ name, as `surrogate.features.kernels` reads it; any other name unchanged.
 

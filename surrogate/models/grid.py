@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from surrogate.features.caches import BoundedCache
 from surrogate.features.errors import InputError
 from surrogate.features.families import Family
 from surrogate.models.json_types import input_error_if_damaged
@@ -30,6 +31,8 @@ MAX_SIZE = (1 << SIZE_BITS) - 1
 CHUNK_ROWS = 65_536
 MAX_ROWS = 1 << 20
 """Maximum rows of one GPU in a small file. Real files take 1.2 bytes per row."""
+MAX_OPENED = 3
+"""Maximum number of GPUs whose rows are kept unpacked: a GPU and its donors."""
 VALUE = "value"
 CANDIDATE = "candidate"
 """Columns of a stored part, besides the sizes."""
@@ -272,7 +275,9 @@ class MeasuredTimes:
     labels: Mapping[Label, int]
     packed: Mapping[str, bytes]
     lines: tuple[Mapping[str, int], ...]
-    _opened: dict[str, GpuTimes] = field(default_factory=dict, repr=False, compare=False)
+    _opened: BoundedCache[str, GpuTimes] = field(
+        default_factory=lambda: BoundedCache(MAX_OPENED), repr=False, compare=False
+    )
 
     def codes(self, values: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Return the candidates' codes in a setting with these values; −1 for an unmeasured candidate."""
@@ -281,10 +286,10 @@ class MeasuredTimes:
 
     def rows(self, family: Family, gpu: str) -> GpuTimes:
         """Return all rows of a GPU of ``packed``. Raise `InputError` if the stored rows are damaged."""
-        if gpu not in self._opened:
+        if (part := self._opened.get(gpu)) is None:
             with input_error_if_damaged(f"the measured times of {gpu}"):
-                self._opened[gpu] = GpuTimes.from_bytes(self.packed[gpu], family.size_names)
-        return self._opened[gpu]
+                part = self._opened.put(gpu, GpuTimes.from_bytes(self.packed[gpu], family.size_names))
+        return part
 
     def measured(self, family: Family, codes_by_gpu: Mapping[str, np.ndarray | None]) -> MeasuredRows:
         """Return the rows of each GPU in ``codes_by_gpu`` with candidates of these codes (None: all candidates)."""

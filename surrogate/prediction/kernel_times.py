@@ -11,6 +11,7 @@ from math import exp, inf
 from typing import NamedTuple
 
 from surrogate.features import HALF, Gpu, compute_us, has_fewer_flops, peak_tflops, roofline_us
+from surrogate.features.caches import BoundedCache
 from surrogate.features.families import AnyProblem, DescribedProblem, Family, NetworkProblem, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
@@ -33,8 +34,10 @@ VARIANT_FACTOR = 1.2
 """Factor of the 90 % interval of a variant's time by its own rate."""
 MIN_ROWS = 100
 """Minimum rows for a GPU's own measurements to be preferred over the larger table of a more distant fallback."""
-MAX_ANSWERS = 100_000
-"""Maximum number of answers that are kept. An answer of a predictor takes about 2 KB."""
+MAX_ANSWERS = 8192
+"""Maximum number of times that are kept. A time takes about 1 KB."""
+MAX_CHOICES = 1024
+"""Maximum number of settings whose fallback is kept."""
 
 SUSTAINED = 0.94
 """Share of the tensor peak that long products reach if nothing else limits them.
@@ -55,10 +58,10 @@ Source: timm's transformers on RTX 3090 and 4090, half of their families.
 
 
 class FallbackChoice(NamedTuple):
-    """The chosen fallback of a problem: its position in `fallbacks`, and the ranker of its setting."""
+    """The chosen fallback of a problem: its position in `fallbacks`, and the question that finds its ranker."""
 
     position: int
-    ranker: Ranker
+    question: Question
 
 
 class FallbackRank(NamedTuple):
@@ -79,16 +82,15 @@ class KernelTimes:
     def __init__(self, resolver: Resolver, library: str | None) -> None:
         self._resolver = resolver
         self._library = library
-        self._answers: dict[AnyProblem, KernelTime] = {}
-        self._chosen: dict[tuple[Family, tuple[str, ...], bool], FallbackChoice | None] = {}
+        self._answers: BoundedCache[AnyProblem, KernelTime] = BoundedCache(MAX_ANSWERS)
+        self._chosen: BoundedCache[tuple[Family, tuple[str, ...], bool], tuple[FallbackChoice | None]]
+        self._chosen = BoundedCache(MAX_CHOICES)
 
     def of(self, problems: Sequence[AnyProblem], target: Gpu) -> list[KernelTime]:
         """Return one kernel time per problem, in order.
 
         Equal problems are computed once, problems of a setting together.
         """
-        if len(self._answers) > MAX_ANSWERS:
-            self._answers.clear()
         answers: dict[AnyProblem, KernelTime] = {}
         by_setting: dict[Ranker, list[tuple[AnyProblem, AnyProblem]]] = {}
         for problem in dict.fromkeys(problems):
@@ -100,12 +102,13 @@ class KernelTimes:
                 answers[problem] = _unmeasured(problem, target, own_us, ends, DATASHEET)
                 continue
             chosen = self._fallback_choice(problem, target)
-            if (answer := self._from_datasheet(problem, chosen, target)) is not None:
+            ranker = None if chosen is None else self._resolver.ranker(chosen.question)
+            if (answer := self._from_datasheet(problem, ranker, target)) is not None:
                 answers[problem] = answer
-            elif chosen is None:
+            elif chosen is None or ranker is None:
                 answers[problem] = self._from_roofline(problem, target)
             else:
-                by_setting.setdefault(chosen.ranker, []).append((problem, problem.fallbacks()[chosen.position]))
+                by_setting.setdefault(ranker, []).append((problem, problem.fallbacks()[chosen.position]))
         for ranker, pairs in by_setting.items():
             fallbacks = [fallback for _, fallback in pairs]
             for (problem, fallback), ranking in zip(pairs, rankings_of(ranker, fallbacks), strict=True):
@@ -113,7 +116,9 @@ class KernelTimes:
                     answers[problem] = self._best_time(ranker, problem, fallback, ranking)
                 else:
                     answers[problem] = self._from_roofline(problem, target)
-        self._answers.update(answers)
+        for problem, answer in answers.items():
+            if self._answers.get(problem) is None:
+                self._answers.put(problem, answer)
         return [answers[problem] for problem in problems]
 
     def _best_time(self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking) -> KernelTime:
@@ -139,14 +144,14 @@ class KernelTimes:
         names = best.candidate.library, best.candidate.name
         return KernelTime(problem, gpu, *names, own_us, *ends, call_us, best.source, in_domain)
 
-    def _from_datasheet(self, problem: AnyProblem, chosen: FallbackChoice | None, target: Gpu) -> KernelTime | None:
+    def _from_datasheet(self, problem: AnyProblem, ranker: Ranker | None, target: Gpu) -> KernelTime | None:
         """Return a memory-bound kernel's analytical time in half precision or under autocast, if unmeasured."""
         datasheet = datasheet_models(target, problem.dtype if problem.dtype in HALF else "fp16")
-        if chosen is None:
+        if ranker is None:
             measured = any(key.gpu == target.name for key in self._resolver.bundle.call_costs)
         else:
-            (reference,) = chosen.ranker.references.values()
-            measured = reference._replace(gpu=target.name) in chosen.ranker.family_model.row_counts
+            (reference,) = ranker.references.values()
+            measured = reference._replace(gpu=target.name) in ranker.family_model.row_counts
         if datasheet is None or measured or not isinstance(problem, Operator):
             return None
         time_us = datasheet.model.streamed_us(problem, target)
@@ -178,9 +183,8 @@ class KernelTimes:
         family = family_of(problem)
         # The fallbacks depend on the setting, and on whether there is a batch.
         key = (family, family.setting_of(problem), getattr(problem, "batch", 1) > 1)
-        if key not in self._chosen:
-            self._chosen[key] = self._find_choice(problem, target)
-        return self._chosen[key]
+        (chosen,) = self._chosen.get(key) or self._chosen.put(key, (self._find_choice(problem, target),))
+        return chosen
 
     def _find_choice(self, problem: AnyProblem, target: Gpu) -> FallbackChoice | None:
         """Return the nearest fallback with `MIN_ROWS` rows on this GPU, else on any GPU.
@@ -205,7 +209,7 @@ class KernelTimes:
         if not evidence:
             return None
         best, question = max(evidence, key=lambda entry: entry[0])
-        return FallbackChoice(-best.nearness, self._resolver.ranker(question))
+        return FallbackChoice(-best.nearness, question)
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:

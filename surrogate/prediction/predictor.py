@@ -9,9 +9,10 @@ import numpy as np
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.features import RESERVED, Gpu, InputError, setting
+from surrogate.features.caches import BoundedCache
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.prediction.engines import rankings_of
-from surrogate.prediction.kernel_times import MAX_ANSWERS, KernelTimes
+from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from surrogate.prediction.table import Defaults
 
 Problems = list[AnyProblem | str] | tuple[AnyProblem | str, ...]
+MAX_ESTIMATES = 8192
+"""Maximum number of candidates in the answers that a predictor keeps. A candidate takes about 1 KB."""
 
 
 class LibraryRequest(NamedTuple):
@@ -56,7 +59,7 @@ class Predictor:
         if library is not None:
             self._resolver.check_library(library)
         self._kernels = KernelTimes(self._resolver, library)
-        self._answers: dict[tuple[object, ...], Any] = {}
+        self.forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the bundle, the GPU and the library, without the kept answers."""
@@ -154,7 +157,7 @@ class Predictor:
             key = (problem, algorithm, library_version, library, *settings.items())
             if (answer := self._answers.get(key)) is None:
                 request = LibraryRequest(library or self._library, library_version)
-                answer = self._remember(key, self._predict_one(self.read(problem, **settings), algorithm, request))
+                answer = self._answers.put(key, self._predict_one(self.read(problem, **settings), algorithm, request))
             return answer
         if _is_list(problem):
             return [
@@ -219,7 +222,7 @@ class Predictor:
         if (answer := self._answers.get(key)) is None:
             limits = Limits.of(workspace_limit, deterministic, top)
             request = LibraryRequest(library or self._library, library_version)
-            answer = self._remember(key, self._select([self.read(problem, **settings)], limits, request)[0])
+            answer = self._answers.put(key, self._select([self.read(problem, **settings)], limits, request)[0])
         return answer
 
     def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
@@ -254,7 +257,7 @@ class Predictor:
             ranker = self._resolver.ranker(question)
             for problem, ranking in zip(group, rankings_of(ranker, group), strict=True):
                 selection = _selection(ranker, problem, ranking, limits)
-                answers[problem] = self._remember((problem, limits, request), selection)
+                answers[problem] = self._answers.put((problem, limits, request), selection)
         return [answers[problem] for problem in problems]
 
     def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
@@ -280,16 +283,10 @@ class Predictor:
 
     def forget(self) -> None:
         """Drop all kept answers. The rankers of settings are kept."""
-        self._answers = {}
+        self._answers: BoundedCache[tuple[object, ...], Any] = BoundedCache(MAX_ESTIMATES, _estimates)
 
     def __repr__(self) -> str:
         return f"Predictor({self.bundle!r}, {self.gpu or 'GPUs named by a table'})"
-
-    def _remember(self, key: tuple[object, ...], answer: Any) -> Any:
-        if len(self._answers) >= MAX_ANSWERS:
-            self.forget()
-        self._answers[key] = answer
-        return answer
 
     def _question(self, problem: AnyProblem, request: LibraryRequest, requested: tuple[str, ...] = ()) -> Question:
         family = family_of(problem)
@@ -320,6 +317,11 @@ class Predictor:
             notes=ranker.notes_of(problem, candidate.library),
             unmeasured_value=ranker.unmeasured_value,
         )
+
+
+def _estimates(answer: Prediction | Selection) -> int:
+    """Return the number of candidates in an answer."""
+    return 1 + len(answer.estimates) + len(answer.excluded) if isinstance(answer, Selection) else 1
 
 
 def _is_list(problems: object) -> TypeGuard[Problems]:

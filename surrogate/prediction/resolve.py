@@ -4,9 +4,8 @@ A source covers a complete setting: one combination of direction, element type, 
 `surrogate.prediction.ranking.Ranker` of a setting when a question first needs it, and keeps the latest rankers.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
 from surrogate.features import DEFAULT_ALGORITHM, HALF, InputError, UnknownGpuError, check_choice, nearest
 from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, version_number
+from surrogate.features.caches import BoundedCache
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
@@ -31,8 +31,10 @@ from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
 from surrogate.uncertainty.intervals import ALL, Widths
 
-MAX_SETTINGS = 256
-"""Maximum number of settings that a resolver keeps, each of up to 1 MB. A large network or trace has fewer."""
+MAX_RANKER_BYTES = 128 << 20
+"""Maximum size of the rankers that a resolver keeps: 10 to 60 settings of grids, hundreds of convolutions."""
+RANKER_BYTES, CANDIDATE_BYTES = 50_000, 1000
+"""Size of a ranker without its arrays, and of each of its candidates."""
 MIN_SIMILARITY = 0.8
 """Minimum similarity of names for a GPU's name to be taken for a misspelling."""
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
@@ -106,12 +108,28 @@ def is_problem(value: object) -> TypeGuard[AnyProblem]:
     return isinstance(value, DescribedProblem) or (isinstance(kind, str) and kind in FAMILY_OF_KIND)
 
 
+def array_bytes(value: object) -> int:
+    """Return the bytes of the arrays in a value, in its fields, and so on."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    names = value.__dataclass_fields__ if is_dataclass(value) else ()
+    parts = value if isinstance(value, tuple) else (getattr(value, name) for name in names)
+    return sum(map(array_bytes, parts))
+
+
+def ranker_bytes(ranker: Ranker) -> int:
+    """Return the size of a ranker. The trees that it specialises to its setting take up to twice the stored ones."""
+    return RANKER_BYTES + CANDIDATE_BYTES * len(ranker.candidates) + 2 * array_bytes(ranker.source)
+
+
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Finds the rankers of one bundle's settings. The last `MAX_SETTINGS` rankers are kept."""
+    """Finds the rankers of one bundle's settings. The latest rankers are kept, up to `MAX_RANKER_BYTES`."""
 
     bundle: Bundle
-    _rankers: OrderedDict[Question, Ranker] = field(default_factory=OrderedDict, repr=False, compare=False)
+    _rankers: BoundedCache[Question, Ranker] = field(
+        default_factory=lambda: BoundedCache(MAX_RANKER_BYTES, ranker_bytes), repr=False, compare=False
+    )
 
     def device(self, name: str) -> Gpu:
         """Return a device by any of its names, under its registry name if it has one.
@@ -147,12 +165,7 @@ class Resolver:
 
     def _kept_ranker(self, question: Question) -> Ranker:
         """Return the kept ranker of a question, or a new one."""
-        ranker = self._rankers.get(question)
-        if ranker is None:
-            ranker = self._rankers[question] = self._new_ranker(question)
-            while len(self._rankers) > MAX_SETTINGS:
-                self._rankers.popitem(last=False)
-        return ranker
+        return self._rankers.get(question) or self._rankers.put(question, self._new_ranker(question))
 
     def _ranker_of_version(self, question: Question, version: str) -> Ranker:
         """Return the ranker for the version of a question.

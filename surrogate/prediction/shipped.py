@@ -289,7 +289,7 @@ class ShippedBundle(Bundle):
     family_models: ShippedFamilyModels
 
     def operator_times(self, gpu: str) -> KernelFunction:
-        predictor, device = load_operators(gpu), _registered_gpu(gpu)
+        predictor, device = _cached_operators(gpu, environ.get(ENVIRONMENT_VARIABLE, "")), _registered_gpu(gpu)
         return lambda problems: [within_peaks(kernel, device) for kernel in predictor.kernel_times(problems)]
 
     def family_model(
@@ -350,6 +350,12 @@ def load_operators(name: str, library: str | None = None) -> Predictor:
     return Predictor(_joined(Bundle({}, devices=devices)), gpu=device.name, library=library)
 
 
+@lru_cache(maxsize=8)
+def _cached_operators(name: str, user_gpus: str) -> Predictor:
+    """Return `load_operators` for all settings without candidates; ``user_gpus`` as in `_cached_predictor`."""
+    return load_operators(name)
+
+
 def _registered_gpu(name: str) -> Gpu:
     """Return the registered GPU of that name; the error also mentions bundle folders."""
     try:
@@ -358,7 +364,7 @@ def _registered_gpu(name: str) -> Gpu:
         raise InputError(f"{error}; and no bundle folder has that name") from None
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _cached_predictor(name: str, library: str | None, user_gpus: str) -> Predictor:
     """Return a loaded predictor. ``user_gpus`` is part of the cache key, because the user's file adds GPUs."""
     return load(name, library=library)

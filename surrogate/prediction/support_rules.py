@@ -5,12 +5,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from surrogate.features import InputError
+from surrogate.features.caches import BoundedCache
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting
 
 Reasons = tuple[str | None, ...]
 """Reason why each candidate is refused; None if it is expected to run."""
+MAX_REASONS = 65_536
+"""Maximum number of reasons that the rules of a setting keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +23,29 @@ class SupportRules:
     setting: QuerySetting
     candidates: tuple[LibraryCandidate, ...]
     support: Support
-    _reasons: dict[tuple[int, ...], Reasons] = field(default_factory=dict, repr=False, compare=False)
+    _reasons: BoundedCache[tuple[int, ...], Reasons] = field(
+        default_factory=lambda: BoundedCache(MAX_REASONS, len), repr=False, compare=False
+    )
 
     def of(self, problem: AnyProblem) -> Reasons:
         """Return, for every candidate, the reason why it is refused for one problem, or None."""
         traits = self.setting.family.traits(problem)
-        if traits not in self._reasons:
-            family, gpu, versions, values = self.setting
-            release = {library: Release(gpu, version) for library, version in versions}
-            numbers = tuple(map(int, traits))
-            # Solvers of one algorithm are refused together; then each by the problems that it ran.
-            signatures = [Signature(c.library, values, c.algorithm, numbers) for c in self.candidates]
-            by_signature = {
-                signature: self.support.refusal(family, signature, release[signature.library], problem)
-                for signature in dict.fromkeys(signatures)
-            }
-            self._reasons[traits] = tuple(
-                by_signature[signature] or (self.support.solver_refusal(signature, c.solver) if c.solver else None)
-                for signature, c in zip(signatures, self.candidates, strict=True)
-            )
-        return self._reasons[traits]
+        if (kept := self._reasons.get(traits)) is not None:
+            return kept
+        family, gpu, versions, values = self.setting
+        release = {library: Release(gpu, version) for library, version in versions}
+        numbers = tuple(map(int, traits))
+        # Solvers of one algorithm are refused together; then each by the problems that it ran.
+        signatures = [Signature(c.library, values, c.algorithm, numbers) for c in self.candidates]
+        by_signature = {
+            signature: self.support.refusal(family, signature, release[signature.library], problem)
+            for signature in dict.fromkeys(signatures)
+        }
+        reasons = (
+            by_signature[signature] or (self.support.solver_refusal(signature, c.solver) if c.solver else None)
+            for signature, c in zip(signatures, self.candidates, strict=True)
+        )
+        return self._reasons.put(traits, tuple(reasons))
 
     def allowed(self, sizes: np.ndarray) -> np.ndarray:
         """Return whether the library is expected to run each candidate, (problems, candidates).

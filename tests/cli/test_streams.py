@@ -73,6 +73,14 @@ def test_a_signal_gives_one_line_its_status_and_no_file(name: str, status: int, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("place", ["finaliser", "reference", "callback", "bare"])
+def test_a_signal_that_python_drops_is_raised_again(place: str) -> None:
+    code = known_answers(__file__)["dropped"].replace("PLACE", repr(place))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "seer: stopped by SIGTERM\n")
+
+
 @pytest.mark.parametrize(
     ("error", "line", "status"),
     [

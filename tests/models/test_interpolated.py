@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.dataset.rows import Rows
-from surrogate.models.grid import GpuTimes, Lines, MeasuredRows
+from surrogate.models.grid import MULTIPLIER, GpuTimes, Lines, MeasuredRows, distinct_rows
 from surrogate.models.interpolated import InterpolatedTerms
 from tests.tables import checked, every
 
@@ -97,3 +97,12 @@ def test_candidate_measured_on_another_gpu_gets_the_prediction_of_the_terms() ->
     fitted = InterpolatedTerms(rounds=20, max_leaves=8).fit(checked(both))
     unmeasured = checked(products().frame.assign(algorithm="cute"))
     np.testing.assert_allclose(fitted.predict(unmeasured), fitted.terms_.predict(unmeasured), rtol=1e-6)
+
+
+@pytest.mark.parametrize("multiplier", [MULTIPLIER, np.uint64(0)])  # with 0, all rows have one hash
+def test_distinct_rows_are_those_of_numpy(multiplier: np.uint64, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surrogate.models.grid.MULTIPLIER", multiplier)
+    rows = np.random.default_rng(0).integers(0, 4, (1000, 3))
+    first, number = distinct_rows(rows)
+    assert len(first) == len(np.unique(rows, axis=0)) == 64
+    assert (rows[first][number] == rows).all()

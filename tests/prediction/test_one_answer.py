@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -16,7 +17,7 @@ from surrogate.features.families import OPERATORS, AnyProblem, family_of
 from surrogate.features.problem import ELEMENTS
 from surrogate.network.network import Layer, NetworkBuilder
 from surrogate.network.predict import load_predictors
-from surrogate.prediction.resolve import MAX_SETTINGS, Question
+from surrogate.prediction.resolve import MAX_RANKER_BYTES, Question
 from surrogate.prediction.results import SOURCES
 from tests.known import cases
 
@@ -249,8 +250,7 @@ def test_unknown_versions_share_one_ranker() -> None:
 
 
 def test_the_number_of_cached_rankers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MAX_SETTINGS <= 1024
-    monkeypatch.setattr("surrogate.prediction.resolve.MAX_SETTINGS", 3)
+    monkeypatch.setattr("surrogate.prediction.resolve.ranker_bytes", lambda ranker: MAX_RANKER_BYTES // 3)
     predictor = load("v100")
     first = _times(predictor)
     for direction in ("fwd", "bwd_data", "bwd_filter"):
@@ -270,3 +270,16 @@ def test_notes_of_a_table_are_printed_with_their_number_of_rows(seer: Callable[.
     assert notes[0] and notes[1]
     lines = [*(f"2 rows: {note}" for note in notes[0]), *(f"1 row: {note}" for note in notes[1])]
     assert [line for line in lines if line not in done.out.splitlines()] == []
+
+
+def test_chunks_of_a_table_give_the_answers_of_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor, sizes = load("h200-sxm"), np.random.default_rng(0).integers(1, 5000, (3, 300))
+    table = {"family": "gemm", "dtype": "bf16", **dict(zip("mnk", sizes, strict=True))}
+    whole = predictor.predict(table)
+    monkeypatch.setattr("surrogate.prediction.table.CHUNK_ROWS", 40)
+    parts = predictor.predict(table)
+    assert parts.predicted_us.tolist() == whole.predicted_us.tolist()
+    assert parts.algorithm.tolist() == whole.algorithm.tolist()
+    for i in range(0, 300, 100):
+        m, n, k = sizes[:, i].tolist()
+        assert predictor.predict(f"gemm:m{m}n{n}k{k}", dtype="bf16").time_us == whole.predicted_us[i]

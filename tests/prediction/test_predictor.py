@@ -198,7 +198,7 @@ def test_equal_questions_get_the_cached_answer(predictor: Predictor) -> None:
 
 
 def test_threads_share_a_predictor(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogate.prediction.predictor.MAX_ANSWERS", 16)  # answers are dropped often
+    monkeypatch.setattr("surrogate.prediction.predictor.MAX_ESTIMATES", 100)  # answers are dropped often
     served = Predictor(bundle, gpu="v100")
     convs = [Conv(n=n, c=c, h=14, k=16, r=3, pad_h=1) for n in range(1, 9) for c in (8, 16, 24)]
     expected = {conv: Predictor(bundle, gpu="v100").select(conv).estimates for conv in convs}

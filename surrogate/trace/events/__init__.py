@@ -35,9 +35,10 @@ the events that were left out, and ``trace.ignored`` counts them by category.
 """
 
 import re
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
+from surrogate.features.caches import cached_texts
 from surrogate.features.errors import InputError, read_toml
 
 OPERATOR, ANNOTATION, STEP, NVTX, FRAME, SYSTEM_CALL, LOADER, COLLECTION = range(8)
@@ -73,7 +74,7 @@ numbers and hashes in a label.
 """
 
 
-@cache
+@cached_texts(4096)
 def _first_match(table: str, otherwise: int, name: str) -> int:
     """Return the code of the first pattern in a table of `kinds.toml` that the lower-case name matches."""
     patterns = _PATTERNS[table].items()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -199,7 +199,7 @@ def read_kineto(pieces: Iterable[bytes], source: str) -> Trace:
     return build_trace(raw)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _frame_kind(name: str) -> int:
     """Return the kind of a Python frame, -1 for a frame that is not kept.
 

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from math import ceil, exp, hypot, inf, log, sqrt
 from typing import NamedTuple, Self
 
@@ -317,7 +317,7 @@ def _at_rates_us(problem: NetworkProblem, gpu: Gpu) -> float:
     return float(roofline_us(problem.flops, int(problem.dram_bytes), peak, gpu.dram_share * gpu.dram_gbs))
 
 
-@cache
+@lru_cache(maxsize=256)
 def _power_limited(gpu: Gpu) -> Gpu:
     """Return the GPU with the energy of a FLOP, from a board with the same chip and peak if its own is unknown."""
     key = gpu.architecture, gpu.bf16_tensor_tflops
