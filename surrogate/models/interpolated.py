@@ -24,7 +24,7 @@ from surrogate.features.errors import InputError
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.grid import POSITION_BITS, GpuTimes, Label, Lines, MeasuredRows, MeasuredTimes, positions
-from surrogate.models.neighbours import CandidateRows, line_columns, log_corrections
+from surrogate.models.neighbours import MeasuredCandidates, line_columns, log_corrections
 from surrogate.models.times import TERMS, BoostedArrays, StoredInterpolation, arrays_from_files, interpolation_files
 from surrogate.models.trees import ReadyTrees, Trees
 
@@ -134,7 +134,7 @@ class InterpolatedTerms(TimeModel):
             terms = partial(self._terms_at, part)
             version = pd.factorize(part.frame["library_version"])[0]
             number = codes * (version.max() + 2) + version  # a missing version has the number −1
-            candidates = CandidateRows(codes, part.frame["library"].to_numpy(), number)
+            candidates = MeasuredCandidates(codes, part.frame["library"].to_numpy(), number)
             log[members] = log_corrections(measured, rows.family, candidates, part.sizes, terms, residual)
         time_us = self.terms_.base_us(rows) * np.exp(log)
         open_rows = np.flatnonzero(np.isnan(log))

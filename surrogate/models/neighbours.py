@@ -29,7 +29,7 @@ Residual = Callable[[np.ndarray], np.ndarray]
 """(rows, columns) the terms model's input with `line_columns` → (rows,) correction of the interpolation."""
 
 
-class CandidateRows(NamedTuple):
+class MeasuredCandidates(NamedTuple):
     """Columns (rows,): the code of each row's candidate, the name of its library, and a number.
 
     Rows of one number have the same code, library and version. Their libraries decide which sizes fit one another.
@@ -60,7 +60,7 @@ def line_columns(measured: MeasuredRows, keys: np.ndarray) -> tuple[np.ndarray, 
 def log_corrections(
     measured: MeasuredRows,
     family: Family,
-    candidates: CandidateRows,
+    candidates: MeasuredCandidates,
     sizes: np.ndarray,
     terms: Terms,
     residual: Residual | None,
@@ -132,7 +132,7 @@ def log_corrections(
 
 
 def _corners(
-    measured: MeasuredRows, family: Family, candidates: CandidateRows, sizes: np.ndarray
+    measured: MeasuredRows, family: Family, candidates: MeasuredCandidates, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return the measured corners around every row: row (corners,), sizes (corners, sizes), weight (corners,).
 

@@ -17,7 +17,7 @@ from surrogate.features import Formula, Gpu, Number, ProblemTerms, one_line_erro
 from surrogate.features.families import AnyProblem
 from surrogate.models.call_cost import call_cost_us
 from surrogate.models.grid import distinct_rows
-from surrogate.models.neighbours import CandidateRows, log_corrections
+from surrogate.models.neighbours import MeasuredCandidates, log_corrections
 from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import ReadyTrees
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
@@ -193,7 +193,7 @@ class TreeSource(Source):
         measured_log = log_corrections(
             near.measured,
             self.context.setting.family,
-            CandidateRows(code[rows], library[candidates], candidates),
+            MeasuredCandidates(code[rows], library[candidates], candidates),
             sizes[rows],
             terms=terms,
             residual=near.residual.inplace_predict if near.residual else None,
