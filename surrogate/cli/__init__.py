@@ -39,12 +39,14 @@ def seer() -> None:
 def main() -> None:
     """Run ``seer``. An error that a user, the machine or a signal causes is one line on standard error."""
     usable_streams()
+    words = sys.argv[1:]
+    files = [word for word in words if os.access(word, os.R_OK)]  # a file that the command creates is no input
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads leave the CPU to working ones
     with ending_signals(), naming_options(), warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
             try:
-                status = _run(sys.argv[1:])
+                status = _run(words)
             finally:
                 flush_output()
         except EXPECTED as error:
@@ -52,9 +54,8 @@ def main() -> None:
             if isinstance(error, InputError):
                 from surrogate.formats.recognise import explained  # only an error needs it
 
-                words = sys.argv[1:]
                 readers = [*words[:1], " ".join(words[:2]), *(" ".join([*words[:2], word]) for word in words[2:])]
-                line = explained(line, words, *readers)
+                line = explained(line, files, *readers)
             with suppress(OSError):  # standard error may be full or closed, too
                 if line:
                     echo(f"seer: {line}", err=True)

@@ -84,7 +84,12 @@ def command(**options: Any) -> None:
     except DeviceLostError as error:
         raise InputError(str(error)) from None
     except OSError as error:
-        reason = f"{error.strerror or error}; the measurements are kept, the same command continues"
+        reason = error.strerror or str(error)
+        log = Path(options["output"])
+        if log.is_file() and not log.stat().st_size:  # the disk is full
+            log.unlink()
+        else:
+            reason += "; the measurements are kept, the same command continues"
         raise InputError(f"{options['output']}: {reason}") from None
     except KeyboardInterrupt as stop:
         stop.add_note(f"the same command continues with {options['output']}")

@@ -1,6 +1,5 @@
 """``seer compare``, the main job, and ``seer report``, which draws its report again."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def command(
       seer compare all.parquet --where dtype=fp32 --where direction=fwd
     """
     from surrogate.bundled import DATASET, TRAINING_DATASET
-    from surrogate.cli.datasets import load_dataset, progress_bar
+    from surrogate.cli.datasets import kept_fits, load_dataset, progress_bar
     from surrogate.dataset.files import staged
     from surrogate.evaluation.compare import compare
     from surrogate.report.comparison import FIGURE_FILES, write_report
@@ -71,18 +70,21 @@ def command(
         also_train = (TRAINING_DATASET, *also_train)
     table = load_dataset(data or DATASET, *rows)
     more = [load_dataset(path, *rows) for path in also_train]
-    settings |= {"models": ",".join(models) or None, "keep": output / FITS}
+    settings["models"] = ",".join(models) or None
     note = f"the same command resumes the comparison; the results in {output} are unchanged"
     # The folder comes first, so that an unwritable one is refused before the work.
-    with staged(output, FIGURE_FILES) as folder, progress_bar("compare", "fit", note) as step:
-        result = compare(table, more, progress=step, **settings)
+    with (
+        staged(output, FIGURE_FILES) as folder,
+        kept_fits(output / FITS) as keep,
+        progress_bar("compare", "fit", note) as step,
+    ):
+        result = compare(table, more, progress=step, keep=keep, **settings)
         try:
             result.write(folder)
             page = output / write_report(folder).name
         except InputError:  # if the disk is full, the answer is still printed
             _show(result.results, form)
             raise
-    shutil.rmtree(output / FITS, ignore_errors=True)
     _show(result.results, form, page)
 
 

@@ -1,5 +1,6 @@
 """Read datasets for the command line: several files, filters, and the kind of candidate list."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -85,6 +86,19 @@ def _as_text(value: object) -> str:
 def _time_left(seconds: float) -> str:
     """Return the time left as text."""
     return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+
+
+@contextmanager
+def kept_fits(folder: Path) -> Iterator[Path]:
+    """Yield the folder of finished fits. It is removed after success and if it has no fit; an error names it."""
+    try:
+        yield folder
+    except (InputError, OSError) as error:
+        if any(path.is_file() for path in folder.rglob("*")):
+            raise InputError(f"{error}; finished fits are kept in {folder}, remove it or try again") from None
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

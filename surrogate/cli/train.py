@@ -1,6 +1,5 @@
 """``seer train``, which fits a bundle, and ``seer calibrate``, which adapts a bundle to a GPU."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,7 @@ def command(
       seer train tuned.csv --sizes m,n --parameters block,warps -o bundle
     """
     from surrogate.bundle.train import train
-    from surrogate.cli.datasets import load_datasets, progress_bar
+    from surrogate.cli.datasets import kept_fits, load_datasets, progress_bar
 
     name, params = _settings(model, params_file, trials)
     if (device := settings.pop("device")) != "cpu":
@@ -67,21 +66,15 @@ def command(
         raise InputError("--dask trains on all rows of built-in kernels; leave --tune, --where, --kernel out")
     fits_folder = output.with_name(f".{output.name}.fits")
     note = f"the same command resumes; finished fits are kept in {fits_folder}" if cluster is None else "begin again"
-    try:
-        with progress_bar("train", note=note) as step:
-            if cluster is not None:
-                from surrogate.bundle.dask_train import train_on_dask
+    with kept_fits(fits_folder), progress_bar("train", note=note) as step:
+        if cluster is not None:
+            from surrogate.bundle.dask_train import train_on_dask
 
-                settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
-                bundle = train_on_dask(data, cluster or None, **settings)
-            else:
-                bundle = train(load_datasets(data, *rows), trials=trials, progress=step, keep=fits_folder, **settings)
+            settings |= {"model": name or DEFAULT_MODEL, "candidates": rows.candidates or "all", "progress": step}
+            bundle = train_on_dask(data, cluster or None, **settings)
+        else:
+            bundle = train(load_datasets(data, *rows), trials=trials, progress=step, keep=fits_folder, **settings)
         bundle.save(output)
-    except (InputError, OSError) as error:
-        if fits_folder.is_dir():
-            raise InputError(f"{error}; finished fits are kept in {fits_folder}, remove it or try again") from None
-        raise
-    shutil.rmtree(fits_folder, ignore_errors=True)
     _print_summary(bundle, output)
 
 

@@ -20,7 +20,7 @@ from surrogate.dataset.rows import fingerprint, rows_of
 from surrogate.dataset.store import Data, as_dataset
 from surrogate.evaluation import hyperparameters as search
 from surrogate.evaluation.hyperparameters import InnerFolds, TrialObjective, optimise, search_method
-from surrogate.features import InputError, nearest, read_bounded
+from surrogate.features import InputError, nearest, read_bounded, require_regular
 from surrogate.models import DEFAULT_MODEL, model_class, model_frame
 
 if TYPE_CHECKING:
@@ -60,32 +60,23 @@ def open_storage(storage_url: str) -> "BaseStorage":
     from optuna.storages.journal import JournalFileBackend
     from sqlalchemy.exc import DBAPIError
 
-    scheme, separator, rest = storage_url.partition("://")
-    if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
-        path = Path(rest if separator else storage_url)
-        if path.is_dir():
-            raise InputError(f"storage {path} is a folder; name a file in it")
+    scheme, path = _storage_file(storage_url)
+    if scheme == "journal":
         if path.is_file() and not _is_journal(path):  # never append to any other file
             raise InputError(f"storage {path} is not a journal of a search; name a new file")
         return JournalStorage(JournalFileBackend(str(path.absolute())))  # its lock is a link to it
-    if scheme.partition("+")[0] not in SCHEMES[1:]:
-        raise InputError(f"storage {without_password(storage_url)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
     for attempt in range(OPEN_ATTEMPTS):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 storage = RDBStorage(
                     storage_url,
-                    engine_kwargs=LOCK_WAIT if scheme.startswith("sqlite") else None,
+                    engine_kwargs=LOCK_WAIT if scheme == "sqlite" else None,
                     heartbeat_interval=HEARTBEAT_S,
                     grace_period=GRACE_S,
                     heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(RETRIES),
                 )
-            if scheme.startswith("sqlite"):
-                with storage.engine.connect() as connection:
-                    file = connection.exec_driver_sql("PRAGMA database_list").fetchall()[0][2]
-                if not file:
-                    raise InputError(f"storage {storage_url} is lost at the end; name a file, as in sqlite:///study.db")
+            if scheme == "sqlite":
                 _lock_at_begin(storage.engine)
             return storage
         except DBAPIError:  # another worker may be creating the tables
@@ -93,6 +84,33 @@ def open_storage(storage_url: str) -> "BaseStorage":
                 raise
             time.sleep(0.5)
     raise AssertionError("the loop returns or raises")
+
+
+def _storage_file(storage_url: str) -> tuple[str, Path]:
+    """Return the scheme of `SCHEMES` and the file of a storage; a server has none, which is the empty path.
+
+    Raises `InputError` for an unknown scheme, a database in memory, a folder, a pipe and a device.
+    """
+    from sqlalchemy import make_url
+
+    scheme, separator, rest = storage_url.partition("://")
+    name = rest if separator else storage_url
+    if not separator or (scheme == "journal" and rest.startswith("/") and rest != "/"):
+        scheme = "journal"
+    elif (scheme := scheme.partition("+")[0]) not in SCHEMES[1:]:
+        raise InputError(f"storage {without_password(storage_url)} is unknown; give {FORMS}{nearest(scheme, SCHEMES)}")
+    elif scheme != "sqlite":
+        return scheme, Path()
+    else:
+        url = make_url(storage_url)
+        name = url.database or ":memory:"
+        if ":memory:" in name or url.query.get("mode") == "memory":
+            raise InputError(f"storage {storage_url} is lost at the end; name a file, as in sqlite:///study.db")
+    path = Path(name)
+    if name in ("", "-") or path.is_dir():
+        raise InputError(f"storage {path} is a {'stream' if name == '-' else 'folder'}; name a file in a folder")
+    require_regular(path)
+    return scheme, path
 
 
 def _lock_at_begin(engine: "Engine") -> None:
@@ -133,8 +151,10 @@ def opened(storage_url: str) -> Iterator["BaseStorage"]:
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import SQLAlchemyError
 
-    storage = None
+    storage, path, is_new = None, Path(), False
     try:
+        _, path = _storage_file(storage_url)
+        is_new = not path.exists()
         storage = open_storage(storage_url)
         yield storage
     except ImportError as error:
@@ -145,6 +165,8 @@ def opened(storage_url: str) -> Iterator["BaseStorage"]:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         remedy = "run the same command again when it can be used"
+        if is_new and path.is_file() and not path.stat().st_size:  # the disk is full
+            path.unlink()
         raise InputError(f"storage {without_password(storage_url)}: cannot be used ({reason}); {remedy}") from None
     finally:
         if isinstance(storage, RDBStorage):
