@@ -141,5 +141,5 @@ def fitted_part(combined: "TimeModel", name: str, rows: "Rows", time_us: "np.nda
     cls = model_class(name)
     settings = cls().get_params(deep=False)
     part = cls(**{key: getattr(combined, key) for key in ("random_state", "device") if key in settings})
-    part.fitted_parts = combined.fitted_parts
+    part.fitted_parts = dict(combined.fitted_parts)  # a class's own mapping cannot be pickled
     return part.fit(rows, time_us)
