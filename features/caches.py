@@ -1,13 +1,14 @@
 """Caches of bounded memory. Threads may share them."""
 
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from functools import lru_cache, wraps
 from threading import Lock
 from typing import Any, Generic, ParamSpec, TypeVar
 
 MAX_TEXT = 4096
 """Maximum length of a text in a key. The answer to a question with a longer text is not kept."""
+FREE_SETTINGS = ("variant", "routing")
+"""Settings of problems that accept any text of a form."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -19,12 +20,12 @@ def _one(value: object) -> int:
 
 
 def has_long_text(part: object) -> bool:
-    """Return whether a text, or a text inside tuples and dataclasses, is longer than `MAX_TEXT`."""
+    """Return whether a text, a text inside tuples, or a free setting of a problem is longer than `MAX_TEXT`."""
     if isinstance(part, str):
         return len(part) > MAX_TEXT
-    if is_dataclass(part):
-        return any(has_long_text(getattr(part, name, None)) for name in part.__dataclass_fields__)
-    return isinstance(part, tuple) and any(map(has_long_text, part))
+    if isinstance(part, tuple):
+        return any(map(has_long_text, part))
+    return any(len(getattr(part, name, "")) > MAX_TEXT for name in FREE_SETTINGS)
 
 
 class BoundedCache(Generic[Key, Value]):

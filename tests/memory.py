@@ -105,7 +105,7 @@ def versions(i: int) -> Any:
 
 @kind
 def operator_versions(i: int) -> Any:
-    return predictor("h200").select("relu:n1c8h8w8", library_version=f"1.{i}")
+    return predictor("h200").select("relu:n1c8h8w8", library_version=f"9.{i}")
 
 
 @kind

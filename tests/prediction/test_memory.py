@@ -9,6 +9,7 @@ from threading import Barrier
 import pytest
 
 from surrogate.features.caches import MAX_TEXT, BoundedCache, cached_texts
+from surrogate.features.families import operator
 from tests.memory import KINDS, MAX_GROWTH_MB, QUESTIONS, WARM_UP, measured_mb
 
 CHEAP = ("gpu_names", "own_gpus")
@@ -37,7 +38,11 @@ def test_the_oldest_values_make_room() -> None:
 
 def test_long_texts_are_not_kept() -> None:
     cache, calls = BoundedCache[object, int](10), []
-    for key in ("a" * (MAX_TEXT + 1), (1, ("b" * (MAX_TEXT + 1),))):
+    for key in (
+        "a" * (MAX_TEXT + 1),
+        (1, ("b" * (MAX_TEXT + 1),)),
+        operator("relu", n=1, c=1, h=1, w=1, variant="c" * 5000),
+    ):
         assert cache.put(key, 1) == 1
     assert len(cache) == 0
 
