@@ -13,7 +13,8 @@ from itertools import islice
 from math import isfinite
 
 import torch
-from torch.testing._internal.common_methods_invocations import OpInfo, op_db
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from surrogate.features.errors import InputError
 from surrogate.network.network import ReadOptions
@@ -47,7 +48,7 @@ def entries(*, training: bool) -> Iterator[tuple[str, OpInfo, torch.dtype]]:
             yield f"{entry.name}.{entry.variant_test_name}".rstrip("."), entry, dtype
 
 
-def answer(entry: OpInfo, sample: object, predictors: Predictors, *, training: bool) -> tuple[str, list[str]]:
+def answer(entry: OpInfo, sample: SampleInput, predictors: Predictors, *, training: bool) -> tuple[str, list[str]]:
     """Return the status of a sample, and its unsupported operators or its refusal."""
     inputs = (sample.input, *sample.args), sample.kwargs
     try:

@@ -11,7 +11,7 @@ from string import ascii_lowercase
 from surrogate.features.families.operator import Streamed
 from surrogate.features.problem import DTYPES
 from surrogate.network import operators
-from surrogate.network.aten_call import DISPATCH, IN_PLACE, Call, Tensor, require
+from surrogate.network.aten_call import DISPATCH, IN_PLACE, Call, Shape, Tensor, require
 from surrogate.network.dispatch_convolutions import Layers
 from surrogate.network.dispatch_onnx import einsum
 
@@ -74,8 +74,7 @@ def fourier(call: Call) -> Layers:
     """
     source, result = call.tensor("self"), call.outputs[0]
     is_to_real, is_mirrored = call.op == "_fft_c2r", call.value("onesided", True) is False
-    shape, axes = (result if is_to_real else source).shape or (), call.arguments["dim"]
-    require(isinstance(axes, list | tuple) and shape and result.shape, "dim unknown")
+    shape, axes = (result if is_to_real else source).shape or (), _axes(call, "dim")
     lengths = [shape[axis] for axis in axes]
     is_direct = all(pow(factorial(MAX_RADIX), length.bit_length(), length) == 0 for length in lengths)
     require(is_direct, f"a length with a prime factor above {MAX_RADIX}")
@@ -96,6 +95,12 @@ def fourier(call: Call) -> Layers:
         yield call.layer(_streamed(call, result.bytes, result.bytes), part="scale")
 
 
+def _axes(call: Call, name: str) -> Shape:
+    """Return the axes in an argument, which may be none."""
+    values = call.value(name)
+    return call.numbers(name, len(values), 0) if isinstance(values, list | tuple) and values else ()
+
+
 def distances(call: Call) -> Layers:
     """Yield distances between all rows of two tensors: by a product, or by one kernel that reads each pair of rows."""
     first, second, result = call.shape("x1"), call.shape("x2"), call.required_output_shape()
@@ -106,8 +111,8 @@ def distances(call: Call) -> Layers:
         yield call.layer(product, part="product")
         yield from passes(call)
         return
-    sizes = {"reads": prod(first) + prod(second), "writes": prod(result), "work": 3 * depth}
-    yield call.layer(operators.Scores(**sizes, dtype=call.dtype, variant=call.op))
+    reads, writes = prod(first) + prod(second), prod(result)
+    yield call.layer(operators.Scores(reads=reads, writes=writes, work=3 * depth, dtype=call.dtype, variant=call.op))
 
 
 def trilinear(call: Call) -> Layers:
@@ -117,9 +122,9 @@ def trilinear(call: Call) -> Layers:
     """
     terms: dict[str, Tensor] = {}
     equation, counts, letters = [], [1], ascii_lowercase
-    unrolled, summed = call.number("unroll_dim", 1), call.numbers("sumdim", len(call.arguments["sumdim"]), 0)
+    unrolled, summed = call.number("unroll_dim", 1), _axes(call, "sumdim")
     for number in "123":
-        tensor, expanded = call.tensor(f"i{number}"), call.arguments[f"expand{number}"]
+        tensor, expanded = call.tensor(f"i{number}"), _axes(call, f"expand{number}")
         axes = [axis for axis in range(len(tensor.shape or ()) + len(expanded)) if axis not in expanded]
         sizes = dict(zip(axes, tensor.shape or (), strict=True))
         counts.append(sizes.pop(unrolled, 1))

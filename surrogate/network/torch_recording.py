@@ -285,7 +285,7 @@ class Routing:
         op = operator_name(func.name())
         answer = _ANSWERS.get(op)
         if op == "index" and (masks := [self.balance(each) for each in args[1]]) and any(masks):
-            args = args[0], self._indices(args[1])
+            args = [args[0], self._indices(args[1])]
         balance = self.balance(args[0]) if answer and args else None
         if answer and balance:
             self.is_used = True
@@ -293,7 +293,7 @@ class Routing:
         elif op in _SHAPES and (found := _SHAPES[op](*args, **kwargs)) is not None:
             self.is_used |= op == "_grouped_mm"
             result = found
-        elif op == "equal" and all(each.dim() == 0 and each.dtype == torch.bool for each in args):
+        elif op == "equal" and (args[0].dim(), args[0].dtype) == (args[1].dim(), args[1].dtype) == (0, torch.bool):
             result = self._is_at_least  # a check of torch's own: values are not below a bound
         else:
             result = func(*args, **kwargs)
