@@ -245,7 +245,7 @@ class Table:
         split = len(rows) - self.references
         bodies = [("", rows[:split][: self.open_rows]), ("references", rows[split:])]
         closed = rows[self.open_rows : split] if self.open_rows else []
-        heads = list(zip(map(_shown, names), sides, strict=True))
+        heads = list(zip(map(_cell_text, names), sides, strict=True))
         given = {"table": self, "heads": heads, "bodies": bodies, "closed": closed, "max_cell": MAX_CELL}
         return template("table.html.j2").render(given, longest=MAX_NAME, shortened=shortened)
 
@@ -257,7 +257,7 @@ class Table:
     def _texts(self, column: str, best_mark: str = "") -> list[str]:
         form = self.formats.get(column, format_value)
         return [
-            UNKNOWN if value is None or value != value else _shown(form(value)) + best_mark * best
+            UNKNOWN if value is None or value != value else _cell_text(form(value)) + best_mark * best
             for value, _, best in self._cells(column)
         ]
 
@@ -273,7 +273,7 @@ class Table:
         remaining = width + len(GAP)
         for i, name in enumerate(self.columns):
             remaining -= len(GAP) + min(
-                max(map(len, [_shown(name), *self._texts(name)])), 2 * MIN_TEXT_WIDTH if i else key
+                max(map(len, [_cell_text(name), *self._texts(name)])), 2 * MIN_TEXT_WIDTH if i else key
             )
             if remaining < 0 and i:
                 return self.columns[i:]
@@ -282,7 +282,7 @@ class Table:
     def _grid(self, width: int | None) -> str:
         if not self.records:
             return self.empty
-        columns = [[_shown(name), *self._texts(name, self.best_mark)] for name in self.columns]
+        columns = [[_cell_text(name), *self._texts(name, self.best_mark)] for name in self.columns]
         left = [self._is_left_aligned(name) for name in self.columns]
         tables = [list(range(len(columns)))]
         if width is not None:
@@ -391,7 +391,7 @@ def html_text(text: str) -> str:
     return escape(printable(text, KEPT))
 
 
-def _shown(text: str) -> str:
+def _cell_text(text: str) -> str:
     """Return the text of a cell: one line of at most `MAX_CELL` printable characters."""
     return printable(shortened(text, MAX_CELL))
 

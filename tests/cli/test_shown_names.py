@@ -141,8 +141,8 @@ def test_a_report_and_its_figures_hold_names_as_text() -> None:
     results = renamed(invented_results())
     results["dataset"]["name"] = "".join(names)
     check_page(report_page(results, {}, dict.fromkeys(names, "no rows")))
-    shown = names[:-1]  # a table of Arrow holds no half of a character
-    frame = pd.DataFrame({"model": shown, "gpu": shown[::-1], "x": 1.0})
+    arrow_names = names[:-1]  # a table of Arrow holds no half of a character
+    frame = pd.DataFrame({"model": arrow_names, "gpu": arrow_names[::-1], "x": 1.0})
     svg = dots(frame, "gpu", "model", "x", "x") or ""
     words = [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
     assert is_clean(svg) and {"_hidden", "$\\frac{1$", "\\x00", "@SUM(1+1)"} <= set(words)
