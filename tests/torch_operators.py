@@ -27,7 +27,7 @@ REFUSALS = {NO_KERNEL: NO_KERNEL, "needs the values": "needs values", "needs no 
 MAX_SAMPLES = 12
 
 
-class Operator(torch.nn.Module):
+class OperatorModule(torch.nn.Module):
     """One operator as a module."""
 
     def __init__(self, entry: OpInfo) -> None:
@@ -52,7 +52,7 @@ def answer(entry: OpInfo, sample: SampleInput, predictors: Predictors, *, traini
     """Return the status of a sample, and its unsupported operators or its refusal."""
     inputs = (sample.input, *sample.args), sample.kwargs
     try:
-        time = predictors.time(module_network(Operator(entry), inputs, ReadOptions(training=training)))
+        time = predictors.time(module_network(OperatorModule(entry), inputs, ReadOptions(training=training)))
     except InputError as error:
         return next((status for text, status in REFUSALS.items() if text in str(error)), "refused in a line"), [
             str(error)
