@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
-from typing import Self, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from surrogate.dataset.files import Progress
 from surrogate.features import InputError, require_regular
@@ -132,13 +132,11 @@ def untar(path: str | Path, folder: Path, endings: tuple[str, ...], *, max_bytes
 class _TarInfo(tarfile.TarInfo):
     """A header with a limit on its length. `tarfile` reads the headers of long names into memory whole."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header, as `tarfile.TarInfo` does. Raises `tarfile.ReadError` if it is too long."""
-        header = super().frombuf(buf, encoding, errors)
-        if header.size > _PIECE_BYTES and header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
-        return header
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field. `tarfile` sets the type after the size: raise `tarfile.ReadError` if the header is too long."""
+        super().__setattr__(name, value)
+        if name == "type" and self.size > _PIECE_BYTES and value not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
 
 
 def unpacked(archive: zipfile.ZipFile, name: str, allowance: Allowance) -> bytes:
