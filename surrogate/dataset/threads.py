@@ -27,6 +27,8 @@ MAX_WORKERS = 8
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _thread_state = threading.local()
+WARNINGS_LOCK = threading.Lock()
+"""Lock for changes of the process's warning filters. Forests of scikit-learn empty and restore them at every tree."""
 
 
 def usable_cores() -> int:

@@ -20,6 +20,7 @@ from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import evaluation_rows, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
+from surrogate.dataset.threads import WARNINGS_LOCK
 from surrogate.evaluation.scorecard import EvaluationSet, pick_by_times
 from surrogate.features import InputError, check_choice
 from surrogate.models import TimeModel
@@ -183,10 +184,6 @@ def default_hyperparameters(cls: type[TimeModel]) -> dict[str, Any]:
     return dict(cls.space(optuna.trial.FixedTrial(cls().get_params())))
 
 
-_WARNINGS = threading.Lock()
-"""Lock for changes of the process's warning filters, because searches may run in several threads."""
-
-
 def search_method(seed: int | None) -> dict[str, Any]:
     """Return sampler and pruner of a study.
 
@@ -195,7 +192,7 @@ def search_method(seed: int | None) -> dict[str, Any]:
     """
     import optuna
 
-    with _WARNINGS, warnings.catch_warnings():
+    with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     return {"sampler": sampler, "pruner": optuna.pruners.MedianPruner(n_startup_trials=5)}

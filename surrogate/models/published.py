@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from surrogate.dataset.rows import Rows
+from surrogate.dataset.threads import WARNINGS_LOCK
 from surrogate.models.base import SearchRange, TimeModel, published_columns
 
 MAX_INPUT = 6.0
@@ -70,7 +71,8 @@ class Forest(TimeModel):
         for name in np.unique(rows.candidate):
             forest = RandomForestRegressor(n_estimators=trees, n_jobs=1, **settings)
             members = rows.candidate == name
-            self.forests_[str(name)] = forest.fit(x[members], log_us[members])
+            with WARNINGS_LOCK:
+                self.forests_[str(name)] = forest.fit(x[members], log_us[members])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         x = rows.columns(published_columns(rows.family))
@@ -78,7 +80,8 @@ class Forest(TimeModel):
         for name in np.unique(rows.candidate):
             if forest := self.forests_.get(str(name)):
                 members = rows.candidate == name
-                time_us[members] = np.exp(forest.predict(x[members]))
+                with WARNINGS_LOCK:
+                    time_us[members] = np.exp(forest.predict(x[members]))
         return time_us
 
 
