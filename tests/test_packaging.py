@@ -194,18 +194,18 @@ def test_a_checkout_without_symbolic_links_works(tmp_path: Path) -> None:
     assert str(tmp_path) in _run(sys.executable, "-c", code, cwd=tmp_path)
 
 
+def _pip(python: str | Path, *words: str) -> None:
+    """Run pip; skip the test if it fails, for example without network."""
+    done = subprocess.run([python, "-m", "pip", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"pip fails here: {done.stderr.strip()[-300:]}")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the project's wheel; skip the test if pip cannot, for example without network."""
+    """Build the project's wheel."""
     folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"pip builds no wheel here: {done.stderr.strip()[-300:]}")
+    _pip(sys.executable, "wheel", "--no-deps", "--quiet", "--wheel-dir", str(folder), str(ROOT))
     (found,) = folder.glob("*.whl")
     return found
 
@@ -224,6 +224,9 @@ def test_the_wheel_contains_the_packages_data_and_metadata(wheel: Path) -> None:
     assert {f"surrogate/features/{name}" for name in typed_and_data} <= set(names)
     templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "surrogate").rglob("*.j2")}
     assert templates and templates <= set(names)
+    assert {f"licenses/{name}" for name in PROJECT["license-files"]} == {
+        name.partition(".dist-info/")[2] for name in names if "/licenses/" in name
+    }
     assert f"Version: {PROJECT['version']}" in metadata and "License-Expression: Apache-2.0" in metadata
 
 
@@ -236,10 +239,7 @@ def test_the_installed_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Pat
     (empty / "features.py").write_text("raise RuntimeError('the user\\'s own module')")
     venv.create(place, with_pip=True)
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", str(wheel)]
-    done = subprocess.run(install, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"pip installs nothing here: {done.stderr.strip()[-300:]}")
+    _pip(python, "install", "--quiet", str(wheel))
     seer = python.with_name("seer")
     code = "import surrogate; surrogate.Conv; print(surrogate.__file__, surrogate.__version__)"
     printed = _run(python, "-c", code, cwd=empty)

@@ -1,6 +1,7 @@
 """Properties that every model has, on convolutions and on operators, and known answers of each model."""
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from sklearn.base import clone
 
 from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.threads import in_parallel
 from surrogate.features.conv import Conv
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu
@@ -204,6 +206,13 @@ def test_forest_stays_within_measured_times_and_mlp_stays_finite(rows: Rows) -> 
     assert np.nanmin(rows.time_us) <= predicted.min() and predicted.max() <= np.nanmax(rows.time_us)
     huge_batch = Mlp(**FAST["mlp"]).fit(rows).predict(checked(rows.frame.assign(n=10**6)))
     assert np.isfinite(huge_batch).all()
+
+
+def test_forests_in_threads_keep_the_warning_filters(products: Rows) -> None:
+    """scikit-learn empties and restores the filters of the process at every tree."""
+    before = list(warnings.filters)
+    in_parallel(lambda seed, _: Forest(trees=20, random_state=seed).fit(products).predict(products), range(8), 2)
+    assert list(warnings.filters) == before
 
 
 def test_linear_model_clips_its_minor_components_to_the_training_range(table: Table) -> None:

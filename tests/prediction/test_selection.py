@@ -268,9 +268,10 @@ def test_an_unmeasured_gpu_uses_a_donor_of_its_architecture_and_near_peaks(gpu: 
     """The best candidate changes with the size as on the donor; candidates of other architectures are excluded.
 
     H20 has a seventh of H100's peak and a fifth more bandwidth. Relative to the peak, m = 16 equals H100's 112.
+    At m = 4 the two kernels are within 4 %, and versions of XGBoost disagree.
     """
     selections = selections_on(gpu)
-    assert [selection.algorithm for selection in selections] == fastest
+    assert [selection.algorithm for selection in selections][-len(fastest) :] == fastest
     for selection in selections:
         assert {ranked.algorithm for ranked in selection.candidates} == {"small", "large"}
         assert selection.source == source
