@@ -33,7 +33,7 @@ from surrogate.uncertainty.intervals import ALL, Widths
 
 MAX_RANKER_BYTES = 128 << 20
 """Maximum size of the rankers that a resolver keeps: 10 to 60 settings of grids, hundreds of convolutions."""
-RANKER_BYTES, CANDIDATE_BYTES = 50_000, 1000
+RANKER_BYTES, CANDIDATE_BYTES = 200_000, 1000
 """Size of a ranker without its arrays, and of each of its candidates."""
 MIN_SIMILARITY = 0.8
 """Minimum similarity of names for a GPU's name to be taken for a misspelling."""
