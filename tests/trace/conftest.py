@@ -11,6 +11,7 @@ import pytest
 from surrogate.trace.events.read import read_trace
 from surrogate.trace.events.tables import Trace
 from tests.known import known_answers
+from tests.trace.events import built
 
 
 def step(start: float, first: int, number: int) -> list[dict[str, Any]]:
@@ -66,11 +67,27 @@ def make_trace() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def table_events(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """Return the events in the test's table beside its module."""
+    return built(known_answers(request.module.__file__)[request.function.__name__]["events"])
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a JSON object, or its text, to a file and returns its path."""
+
+    def save(trace: Any, name: str = "trace.json") -> Path:
+        path = tmp_path / name
+        path.write_text(trace if isinstance(trace, str) else json.dumps(trace), encoding="utf-8")
+        return path
+
+    return save
+
+
+@pytest.fixture
+def file(saved: Callable[..., Path]) -> Path:
     """Write the invented trace of two steps."""
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(trace_json(steps=2)), encoding="utf-8")
-    return path
+    return saved(trace_json(steps=2))
 
 
 @pytest.fixture
@@ -86,15 +103,9 @@ def make_older() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[..., Trace]:
+def read(saved: Callable[..., Path]) -> Callable[..., Trace]:
     """Return a function that writes a JSON object to a file and reads it as a trace."""
-
-    def write_and_read(trace: Any, name: str = "trace.json") -> Trace:
-        path = tmp_path / name
-        path.write_text(json.dumps(trace), encoding="utf-8")
-        return read_trace(path)
-
-    return write_and_read
+    return lambda trace, name="trace.json": read_trace(saved(trace, name))
 
 
 @pytest.fixture(scope="session")

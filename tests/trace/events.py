@@ -1,7 +1,9 @@
 """Events of invented traces, as PyTorch's profiler writes them; times in µs."""
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,15 @@ def device(name, start, length, number, stream=7, category="kernel", **args) -> 
     """Return a kernel or a copy launched by the call with this number."""
     where = {"device": 0, "stream": stream, "correlation": number}
     return event(category, name, start, length, stream, 0, **where, **args)
+
+
+def built(rows: Iterable[list[Any]]) -> list[dict]:
+    """Return the events of rows: `call`, `device` or a category, the builder's values, and a table of named ones."""
+    made = []
+    for word, *values in rows:
+        named = values.pop() if isinstance(values[-1], dict) else {}
+        made.append({"call": call, "device": device}.get(word, partial(event, word))(*values, **named))
+    return made
 
 
 def nsys_export(path: Path, tables: dict[str, tuple[str, list[tuple[Any, ...]]]]) -> Path:

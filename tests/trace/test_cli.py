@@ -9,7 +9,8 @@ import pytest
 
 from surrogate.trace import profile
 from surrogate.trace.page import trace_page
-from tests.trace.events import call, device, event, nsys_export
+from tests.known import cases, known_answers
+from tests.trace.events import nsys_export
 
 
 def test_summary_command_prints_json_and_tables(seer, file):
@@ -23,20 +24,9 @@ def test_summary_command_prints_json_and_tables(seer, file):
     assert "per iteration" in figures["iteration_ms"] and "whole trace" in figures["kernel_ms"]
 
 
-def test_summary_names_the_longest_wait_of_a_server_trace(seer, tmp_path):
+def test_summary_names_the_longest_wait_of_a_server_trace(seer, saved, table_events):
     """The trace does not show the cause of the wait; its rows are tokens, so it has no batch."""
-    dims = {"Input Dims": [[4096, 64], [64, 64]], "Input type": ["c10::BFloat16"] * 2}
-    events = [
-        event("cpu_op", "sglang::prepare", 0, 20),
-        call("cudaLaunchKernel", 5, 5, 1),
-        device("first", 12, 10, 1),
-        event("cpu_op", "aten::linear", 30, 20, **dims),
-        call("cudaLaunchKernel", 35, 5, 2),
-        device("second", 90_000, 10, 2),
-    ]
-    path = tmp_path / "server.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    facts = seer("summary", path, "--json").succeeded().json["summary"]
+    facts = seer("summary", saved({"traceEvents": table_events}), "--json").succeeded().json["summary"]
     assert facts["bound"].startswith("waiting") and "The longest wait, 89.96 ms before second," in facts["bound"]
     assert facts["batch"] is None and facts["samples_per_s"] is None
 
@@ -50,23 +40,17 @@ def test_kernels_command_groups_and_limits_rows(seer, file):
     assert seer("kernels", file, "--by", "type")[1].splitlines()[1].startswith("type ")
 
 
-def test_kernels_command_reports_unused_events(seer, make_trace, tmp_path):
+def test_kernels_command_reports_unused_events(seer, make_trace, saved):
     trace = make_trace()
     trace["traceEvents"].append({"ph": "X", "cat": "novel", "name": "n", "ts": 1, "dur": 1})
     trace["traceEvents"][1]["dur"] = -1
-    path = tmp_path / "odd.json"
-    path.write_text(json.dumps(trace))
-    code, _, err = seer("kernels", path)
+    code, _, err = seer("kernels", saved(trace))
     assert code == 0 and "1 events of novel (X) are not used" in err and "usable time" in err
 
 
-def test_html_page_escapes_names_and_loads_nothing(seer, make_trace, tmp_path):
-    trace = make_trace()
-    for record in trace["traceEvents"]:
-        if record["name"] == "volta_scudnn_128x64_relu_interior_nn_v1":
-            record["name"] = "evil<script>alert(1)</script>&\"'"
-    path, page = tmp_path / "evil.json", tmp_path / "out.html"
-    path.write_text(json.dumps(trace))
+def test_html_page_escapes_names_and_loads_nothing(seer, make_trace, saved, tmp_path):
+    evil, page = "evil<script>alert(1)</script>&\\\"'", tmp_path / "out.html"  # the quote as JSON has it
+    path = saved(json.dumps(make_trace()).replace("volta_scudnn_128x64_relu_interior_nn_v1", evil))
     assert seer("summary", path, "--html", page)[0] == 0
     text = page.read_text(encoding="utf-8")
     assert "<script" not in text and "evil&lt;script&gt;" in text
@@ -103,8 +87,9 @@ def test_kernels_command_notes_a_rate_above_the_peak_of_the_gpu(seer):
     assert "check the shapes" not in seer("kernels", "vgg13_h100")[1]
 
 
-def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_path):
+def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, saved):
     """The traces hold steps, operators and all events; each is 10 % slower than the one before."""
+    files = []
     for number, categories in enumerate([("user_annotation",), ("user_annotation", "cpu_op"), None]):
         trace = make_trace(steps=2, start=0)
         trace["traceEvents"] = [
@@ -112,15 +97,12 @@ def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_pa
             for record in trace["traceEvents"]
             if not categories or (record.get("cat") in categories and (number or "Optimizer" not in record["name"]))
         ]
-        (tmp_path / f"{number}.json").write_text(json.dumps(trace))
-    files = [tmp_path / f"{number}.json" for number in range(3)]
+        files.append(saved(trace, f"{number}.json"))
     answer = seer("spans", *files, "--level", "kernel", "--json").succeeded().json
     assert answer["without_counterpart"] == 0
-    assert [(row["level"], row["model_us"], row["overhead_pct"]) for row in answer["levels"]] == [
-        ("model", 990, 0),
-        ("operator", pytest.approx(1089), pytest.approx(10)),
-        ("kernel", pytest.approx(1188), pytest.approx(10)),
-    ]
+    assert [row["level"] for row in answer["levels"]] == ["model", "operator", "kernel"]
+    assert [row["model_us"] for row in answer["levels"]] == pytest.approx([990, 1089, 1188])
+    assert [row["overhead_pct"] for row in answer["levels"]] == pytest.approx([0, 10, 10])
     times = {row["span"].strip(): row["time_us"] for row in answer["spans"]}
     assert (times["ProfilerStep#5"], times["conv2d.0"]) == (990, pytest.approx(110))
     assert times["volta_scudnn_128x64_relu_interior_nn_v1"] == pytest.approx(120)
@@ -129,9 +111,9 @@ def test_spans_command_merges_levels_of_separate_traces(seer, make_trace, tmp_pa
     assert seer("spans", *reversed(files)).is_refusal("the shallowest first")
 
 
-def test_tables_shorten_kernel_names_and_files_keep_them(seer, make_trace, tmp_path):
-    name, path, page = "void at::native::relu_kernel<float>(at::Tensor<float>, int)", tmp_path / "t", tmp_path / "p"
-    path.write_text(json.dumps(make_trace()).replace("relu_kernel", name))
+def test_tables_shorten_kernel_names_and_files_keep_them(seer, make_trace, saved, tmp_path):
+    name, page = "void at::native::relu_kernel<float>(at::Tensor<float>, int)", tmp_path / "p"
+    path = saved(json.dumps(make_trace()).replace("relu_kernel", name))
     for words in (f"kernels {path} --html {page}", f"spans {path} --level kernel", f"diff {path} {path} --by kernel"):
         out, *files = (seer(*words.split(), *form)[1] for form in ((), ("--json",), ("--csv",)))
         assert "relu_kernel" in out and "at::native" not in out and max(map(len, out.splitlines())) <= 160
@@ -140,13 +122,7 @@ def test_tables_shorten_kernel_names_and_files_keep_them(seer, make_trace, tmp_p
 
 
 @pytest.mark.parametrize("content", ["[gpu.x", "schema = 9", '[gpu.my]\narchitecture = "volta"', None, ""])
-@pytest.mark.parametrize(
-    "words",
-    [
-        *("summary FILE", "kernels FILE", "spans FILE", "simulate FILE", "iteration FILE", "whatif FILE amp"),
-        *("diff FILE FILE", "gpus", "select --gpu v100 n1c8h8w8k8r3s3p1", "predict --gpu v100 n1c8h8w8k8r3s3p1"),
-    ],
-)
+@cases(__file__)
 def test_an_unreadable_file_of_gpus_ends_every_command(seer, tmp_path, file, monkeypatch, words, content):
     """The file is no TOML, has another schema, lacks keys, is missing, or is a folder."""
     gpus = tmp_path / "gpus.toml"
@@ -160,33 +136,20 @@ def test_an_unreadable_file_of_gpus_ends_every_command(seer, tmp_path, file, mon
 
 def test_whole_graphs_are_rows_of_the_kernel_table(seer, tmp_path):
     """A graph of 900 µs and one of 90 µs run without recorded kernels, then a kernel of 10 µs."""
-    device_columns = "start end deviceId streamId correlationId"
-    graphs = [(0, 900_000, 0, 7, 1, 8), (900_000, 990_000, 0, 7, 2, 9)]
-    tables = {
-        "StringIds": ("id value", [(0, "my_kernel")]),
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (f"{device_columns} graphId", graphs),
-        "CUPTI_ACTIVITY_KIND_KERNEL": (f"{device_columns} demangledName", [(990_000, 1_000_000, 0, 7, 3, 0)]),
-    }
-    path = nsys_export(tmp_path / "graphs.sqlite", tables)
+    path = nsys_export(tmp_path / "graphs.sqlite", known_answers(__file__)["whole_graphs"])
     rows = seer("kernels", path, "--json").succeeded().json
     shares = {row["kernel"]: row["time_pct"] for row in rows}
-    assert shares == {
-        "CUDA graph 8": pytest.approx(90),
-        "CUDA graph 9": pytest.approx(9),
-        "my_kernel": pytest.approx(1),
-    }
+    assert shares == pytest.approx({"CUDA graph 8": 90, "CUDA graph 9": 9, "my_kernel": 1})
     out = seer("kernels", path).out
     assert "2 CUDA graphs took 0.99 ms of 1;" in out and "--cuda-graph-trace=node" in out and "CUDA graph 8" in out
 
 
 @pytest.mark.parametrize("width", ["60", "80", ""])
-def test_lines_of_every_command_fit_the_width(seer, make_trace, tmp_path, monkeypatch, width):
+def test_lines_of_every_command_fit_the_width(seer, make_trace, saved, monkeypatch, width):
     """COLUMNS is the width of a pipe; without it, a line has at most 160 characters."""
     monkeypatch.setenv("COLUMNS", width)
     text = json.dumps(make_trace()).replace("relu", "a_name_of_many_words_that_has_over_a_hundred_characters_" * 4)
-    a, b = tmp_path / "a.json", tmp_path / "b.json"
-    a.write_text(text)
-    b.write_text(text.replace("a_name_of", "another_name_of"))
+    a, b = saved(text, "a.json"), saved(text.replace("a_name_of", "another_name_of"), "b.json")
     commands = [f"diff {a} {b} --by {by}" for by in ("kernel", "layer", "type", "operator")]
     commands += [f"kernels {a} --by {by}" for by in ("name", "layer", "label")] + [f"spans {a} --level kernel"]
     commands += [f"summary {a}", f"summary {a} --by layer", f"simulate {a}", f"whatif {a} amp", f"iteration {a}"]

@@ -20,6 +20,7 @@ from surrogate.trace.iteration.ranks import rank_summary
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import what_ifs
+from tests.known import cases
 from tests.trace.events import call, device, event
 
 VGG = "vgg13_b128_training_h100.json.gz"
@@ -45,6 +46,19 @@ def step_start(events: Events) -> float:
     """Return the start of the step: the end of the optimizer's zero_grad."""
     (cleared,) = matching_events(events, "zero_grad", "user_annotation")
     return cleared["ts"] + cleared["dur"] + 1
+
+
+def rename(events: Events, pattern: str, name: str, *, category: str = "kernel", times: float = 1.0) -> None:
+    """Rename the events of the category whose names match; they take ``times`` as long."""
+    for record in matching_events(events, pattern, category):
+        record["name"], record["dur"] = name, record["dur"] * times
+
+
+def retype(events: Events, before: str, after: str) -> None:
+    """Replace an element type of the operators' inputs."""
+    for record in events:
+        if types := record.get("args", {}).get("Input type"):
+            record["args"]["Input type"] = [after if kind == before else kind for kind in types]
 
 
 def on_host(category: str, name: str, start: float, length: float, **args: Any) -> dict[str, Any]:
@@ -78,97 +92,75 @@ def trace_without_causes(original) -> dict[str, Any]:
     trace = deepcopy(original)
     events = trace["traceEvents"]
     gone = {record["args"]["correlation"] for record in matching_events(events, "(?i)nchwToNhwc|nhwcToNchw", "kernel")}
-    trace["traceEvents"] = events = [
-        record for record in events if record.get("args", {}).get("correlation") not in gone
-    ]
-    for record in events:
-        if types := record.get("args", {}).get("Input type"):
-            record["args"]["Input type"] = ["c10::BFloat16" if kind == "float" else kind for kind in types]
-    for record in matching_events(events, "multi_tensor_apply", "kernel"):
-        record["name"] = "FusedAdamMathFunctor"
+    events[:] = [record for record in events if record.get("args", {}).get("correlation") not in gone]
+    retype(events, "float", "c10::BFloat16")
+    rename(events, "multi_tensor_apply", "FusedAdamMathFunctor")
     relaunch(events)
     return trace
 
 
-def plant_layout(events: Events) -> None:
+def plant_layout_transposes(events: Events) -> None:
     for record in matching_events(events, "wgrad", "kernel")[:4]:
         record["name"] = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true>"
 
 
-def plant_fp32(events: Events) -> None:
-    for record in events:
-        if types := record.get("args", {}).get("Input type"):
-            record["args"]["Input type"] = ["float" if kind == "c10::BFloat16" else kind for kind in types]
-    for record in matching_events(events, "gemm", "kernel"):
-        record["name"] = "sm90_xmma_gemm_tf32tf32_tf32f32_f32_tn_n_tilesize128x128x64"
+def plant_whole_step_in_fp32(events: Events) -> None:
+    retype(events, "c10::BFloat16", "float")
+    rename(events, "gemm", "sm90_xmma_gemm_tf32tf32_tf32f32_f32_tn_n_tilesize128x128x64")
 
 
-def plant_sgemm(events: Events) -> None:
+def plant_products_in_fp32(events: Events) -> None:
     """Run only the linear layers in fp32, without TF32."""
-    for record in matching_events(events, "aten::(addmm|mm|linear)$", "cpu_op"):
-        record["args"]["Input type"] = [
-            "float" if kind == "c10::BFloat16" else kind for kind in record["args"]["Input type"]
-        ]
-    for record in matching_events(events, "gemm_f32f32_f32f32|simt_sgemm", "kernel"):
-        record["name"] = "cutlass_80_simt_sgemm_256x128_8x4_nt_align1"
+    retype(matching_events(events, "aten::(addmm|mm|linear)$", "cpu_op"), "c10::BFloat16", "float")
+    rename(events, "gemm_f32f32_f32f32|simt_sgemm", "cutlass_80_simt_sgemm_256x128_8x4_nt_align1")
 
 
 def plant_small_kernels(events: Events) -> None:
     relaunch(events, times=1e-3)
 
 
-def plant_optimizer(events: Events) -> None:
-    for record in matching_events(events, "FusedAdam", "kernel"):
-        record["name"] = "void at::native::multi_tensor_apply_kernel<PointwiseOp>"
-        record["dur"] *= 5
+def plant_unfused_optimizer(events: Events) -> None:
+    rename(events, "FusedAdam", "void at::native::multi_tensor_apply_kernel<PointwiseOp>", times=5)
     relaunch(events)
 
 
-def plant_loading(events: Events) -> None:
+LOADING = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def plant_data_loading(events: Events) -> None:
     start = step_start(events)
     delay(events, start - 1, 55 * MS + 1)
-    events.append(
-        on_host("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", start, 55 * MS)
-    )
+    events.append(on_host("user_annotation", LOADING, start, 55 * MS))
 
 
-def plant_host_code(events: Events, name: str = "augment") -> None:
+def plant_host_outside_layers(events: Events, name: str = "augment") -> None:
     """Add host work of the program before it calls the model."""
     start = step_start(events)
     delay(events, start - 1, 60 * MS)
     events += [on_host("cpu_op", "aten::empty", start - 50, 10), on_host("user_annotation", name, start, 50 * MS)]
 
 
-def plant_files(events: Events) -> None:
-    plant_host_code(events, "IO 7")
+def plant_file_access(events: Events) -> None:
+    plant_host_outside_layers(events, "IO 7")
 
 
 def plant_start_up(events: Events) -> None:
     start = step_start(events)
     delay(events, start - 1, 60 * MS)
-    events += [
-        on_host("cpu_op", "aten::empty", start, 59 * MS),
-        call("cudaMallocHost", start + 100, 58 * MS, 9_999_997) | HOST,
-    ]
+    allocation = call("cudaMallocHost", start + 100, 58 * MS, 9_999_997) | HOST
+    events += [on_host("cpu_op", "aten::empty", start, 59 * MS), allocation]
 
 
-def plant_value(events: Events) -> None:
+def plant_device_awaited(events: Events) -> None:
     """Add loss.item() before the optimizer, whose launches then find an idle device."""
     (step,) = matching_events(events, "Optimizer.step", "user_annotation")
     start = step["ts"] - 1
     calls = {record["args"]["correlation"]: record["ts"] for record in events if record.get("cat") == "cuda_runtime"}
-    launched = [
-        record for record in matching_events(events, "", "kernel") if calls[record["args"]["correlation"]] < start
-    ]
+    kernels = matching_events(events, "", "kernel")
+    launched = [record for record in kernels if calls[record["args"]["correlation"]] < start]
     length = max(record["ts"] + record["dur"] for record in launched) - start
-    for record in events:
-        if record.get("ts", 0) > start and record.get("cat") in (
-            "cpu_op",
-            "cuda_runtime",
-            "user_annotation",
-            "python_function",
-        ):
-            record["ts"] += length + 20
+    recorded = matching_events(events, "", "cpu_op", "cuda_runtime", "user_annotation", "python_function")
+    delay(recorded, start, length + 20)
     events += [
         on_host("cpu_op", "aten::_local_scalar_dense", start, length + 10),
         on_host("cuda_runtime", "cudaStreamSynchronize", start + 1, length + 5, correlation=9_999_999, stream=7),
@@ -176,7 +168,7 @@ def plant_value(events: Events) -> None:
     relaunch(events)
 
 
-def plant_copy(events: Events) -> None:
+def plant_unpinned_copies(events: Events) -> None:
     start = step_start(events)
     delay(events, start - 1, 51 * MS + 1)
     events += [
@@ -186,31 +178,26 @@ def plant_copy(events: Events) -> None:
     ]
 
 
-def plant_odd_rows(events: Events) -> None:
+def plant_unaligned_rows(events: Events) -> None:
     for record in matching_events(events, "aten::(addmm|mm)$", "cpu_op"):
         sizes = record["args"]["Input Dims"]
         record["args"]["Input Dims"] = [[{4096: 4095}.get(size, size) for size in shape] for shape in sizes]
-    for record in matching_events(events, "gemm_f32f32_f32f32|simt_sgemm", "kernel"):
-        record["name"] = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>"
-        record["dur"] *= 2
+    odd = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>"
+    rename(events, "gemm_f32f32_f32f32|simt_sgemm", odd, times=2)
     relaunch(events)
 
 
-def plant_communication(events: Events) -> None:
-    for record in matching_events(events, "max_pool_backward", "kernel"):
-        record["name"] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+def plant_exposed_communication(events: Events) -> None:
+    rename(events, "max_pool_backward", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
 
 
-def plant_allocations(events: Events) -> None:
+def plant_allocator_stalls(events: Events) -> None:
     """Repeat the step; the second one begins with driver calls of the allocator."""
     first = step_start(events) - 200
     last = max(record["ts"] + record["dur"] for record in matching_events(events, "", "kernel", "cuda_runtime"))
     offset_us = last - first + 100
-    second_step = [
-        deepcopy(record) | {"ts": record["ts"] + offset_us}
-        for record in events
-        if "ts" in record and record["ts"] >= first
-    ]
+    repeated = [record for record in events if record.get("ts", 0) >= first]
+    second_step = [deepcopy(record) | {"ts": record["ts"] + offset_us} for record in repeated]
     for record in second_step:
         if "correlation" in record.get("args", {}):
             record["args"]["correlation"] += 10**7
@@ -226,27 +213,10 @@ def plant_allocations(events: Events) -> None:
     ]
 
 
-PLANTED = {
-    finders.layout_transposes: plant_layout,
-    finders.whole_step_in_fp32: plant_fp32,
-    finders.products_in_fp32: plant_sgemm,
-    finders.start_up: plant_start_up,
-    finders.small_kernels: plant_small_kernels,
-    finders.unfused_optimizer: plant_optimizer,
-    finders.data_loading: plant_loading,
-    finders.file_access: plant_files,
-    finders.host_outside_layers: plant_host_code,
-    finders.device_awaited: plant_value,
-    finders.unpinned_copies: plant_copy,
-    finders.unaligned_rows: plant_odd_rows,
-    finders.exposed_communication: plant_communication,
-    finders.allocator_stalls: plant_allocations,
-}
-FOLLOW_UPS = {
-    finders.small_kernels: [finders.host_outside_layers],
-    finders.file_access: [finders.host_outside_layers],
-    finders.device_awaited: [finders.small_kernels],
-}
+PLANTED = {name: function for name, function in globals().items() if name.startswith("plant_")}
+"""``plant_`` and a finder's name → the function that plants what the finder finds."""
+FOLLOW_UPS = {"small_kernels": "host_outside_layers", "file_access": "host_outside_layers"}
+FOLLOW_UPS |= {"device_awaited": "small_kernels"}
 """Findings that follow from a planted cause: tiny kernels expose host work, and a wait exposes launches. 10 ms of the
 planted delay are outside the range of files.
 """
@@ -272,13 +242,12 @@ def test_a_trace_without_a_cause_gets_no_advice(read, trace_without_causes):
 
 @pytest.mark.parametrize("find", finders.FINDERS, ids=lambda find: find.__name__)
 def test_a_planted_cause_is_found(find, read, trace_without_causes):
-    assert find in PLANTED, (
-        f"surrogate/trace/findings.py: plant the cause that {find.__name__} finds in a real trace here"
-    )
+    name = find.__name__
+    assert f"plant_{name}" in PLANTED, f"surrogate/trace/findings.py: plant the cause that {name} finds here"
     trace = deepcopy(trace_without_causes)
-    PLANTED[find](trace["traceEvents"])
+    PLANTED[f"plant_{name}"](trace["traceEvents"])
     planted = profile(read(trace))
-    titles = (finders.TEXTS[finder.__name__]["title"] for finder in (find, *FOLLOW_UPS.get(find, [])))
+    titles = [finders.TEXTS[each]["title"] for each in (name, FOLLOW_UPS.get(name, name))]
     drafts = [title.format(arithmetic="TF32") for title in titles]
     findings = {finding.title: finding for finding in advice(planted)}
     assert drafts[0] in findings and set(findings) <= set(drafts)
@@ -301,8 +270,7 @@ def test_findings_of_vgg13_are_transposes_and_fp32(real, seer):
         check_supported(finding)
     rows = seer("summary", "vgg13_h100", "--json").succeeded().json["findings"]
     assert [row["title"] for row in rows] == list(vgg)
-    code, out, _ = seer("summary", "vgg13_h100")
-    assert code == 0
+    out = seer("summary", "vgg13_h100").succeeded().out
     assert out.index("channels_last") > out.index("Layer types")
 
 
@@ -363,21 +331,15 @@ def test_start_up_inside_a_launch_is_found(read):
     times = ((50, 379 * MS), (100, 378 * MS), (400.05 * MS, 8), (400.2 * MS, 8))
     recorded = [call(name, *time, number) for number, (name, time) in enumerate(zip(names, times, strict=True))]
     recorded += [device("gemm", start, 1.9 * MS, n) for n, start in ((0, 379.1 * MS), (2, 401 * MS), (3, 403 * MS))]
-    recorded += [
-        event("user_annotation", f"ProfilerStep#{n}", start * MS, length * MS)
-        for n, (start, length) in enumerate(((0, 400), (400, 20)))
-    ]
+    recorded.append(event("user_annotation", "ProfilerStep#0", 0, 400 * MS))
+    recorded.append(event("user_annotation", "ProfilerStep#1", 400 * MS, 20 * MS))
     findings, _ = finders.find_all(profile(read({"schemaVersion": 1, "traceEvents": recorded})))
     assert findings[0].title == finders.TEXTS["start_up"]["title"]
     assert findings[0].gain_us == pytest.approx(379 * MS / 2, rel=1e-3)
     check_supported(findings[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "is_file"),
-    [(name, True) for name in ("IO 7", "i/o", "save_checkpoint", "Read file", "load batch", "writing")]
-    + [(name, False) for name in ("activation checkpoint", "readout head", "IoU loss", "load balancing", "radio")],
-)
+@cases(__file__)
 def test_ranges_around_files_are_recognised_by_name(name, is_file):
     assert bool(finders.FILE_RANGE.search(name)) == is_file
 
@@ -411,16 +373,11 @@ def test_a_trace_of_kernels_alone_has_no_cause_on_the_host(read):
 
 def test_a_cpu_trace_shows_the_share_of_its_data_loading(read):
     """The loader takes 55 of each 100 ms; other causes need a device."""
-    loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    steps = [
-        event(category, name, 100 * MS * n + start, length)
-        for n in range(3)
-        for category, name, start, length in (
-            ("user_annotation", f"ProfilerStep#{n}", 0, 100 * MS),
-            ("user_annotation", loading, 1 * MS, 55 * MS),
-            ("cpu_op", "aten::mm", 60 * MS, 35 * MS),
-        )
-    ]
+    steps = []
+    for n in range(3):
+        steps.append(event("user_annotation", f"ProfilerStep#{n}", 100 * MS * n, 100 * MS))
+        steps.append(event("user_annotation", LOADING, 100 * MS * n + 1 * MS, 55 * MS))
+        steps.append(event("cpu_op", "aten::mm", 100 * MS * n + 60 * MS, 35 * MS))
     findings, unchecked = finders.find_all(profile(read({"schemaVersion": 1, "traceEvents": steps})))
     assert [round(finding.gain_us / MS, 3) for finding in findings] == [55.0]
     assert "55 ms a step" in findings[0].evidence and "device idles" not in findings[0].evidence

@@ -7,6 +7,7 @@ import pytest
 from surrogate.trace import kernel_table, label_table, trace_diff, trace_spans
 from surrogate.trace.page import trace_page
 from surrogate.trace.profiling import profile
+from tests.known import known_answers
 from tests.trace.events import call, device, event
 
 
@@ -16,28 +17,14 @@ def step(start: float, number: int) -> list[dict]:
     Autograd launches the 30 µs on a thread of its own. The wrapper ``Optimizer.step`` is a layer and no label.
     """
 
-    def label(name: str, begin: float, length: float) -> dict:
-        return event("user_annotation", name, start + begin, length)
-
-    def work(name: str, begin: float, runs: float, length: float, correlation: int, thread: int = 1) -> list[dict]:
+    answers = known_answers(__file__)
+    events = [event("user_annotation", name.format(number), *times) for name, *times in answers["labels"]]
+    for place, (name, begin, runs, length, thread) in enumerate(answers["work"], 10 * number):
         autograd = {"Sequence number": 1, "Fwd thread id": 1} if thread == 2 else {}
-        return [
-            event("cpu_op", name, start + begin, 20, thread, **autograd),
-            call("cudaLaunchKernel", start + begin + 5, 5, 10 * number + correlation, thread),
-            device(f"{name} kernel", start + runs, length, 10 * number + correlation),
-        ]
-
-    return [
-        label(f"ProfilerStep#{number}", 0, 300),
-        label(f"## forward {number} ##", 0, 100),
-        *work("aten::conv2d", 10, 50, 20, 1),
-        label("inner", 45, 50),
-        *work("aten::relu", 50, 70, 5, 2),
-        label("## backward ##", 100, 100),
-        *work("ReluBackward0", 110, 160, 30, 3, thread=2),
-        label("Optimizer.step#SGD.step", 205, 40),
-        *work("aten::add_", 210, 230, 10, 4),
-    ]
+        events.append(event("cpu_op", name, begin, 20, thread, **autograd))
+        events.append(call("cudaLaunchKernel", begin + 5, 5, place, thread))
+        events.append(device(f"{name} kernel", runs, length, place))
+    return [each | {"ts": start + each["ts"]} for each in events]
 
 
 @pytest.fixture
@@ -48,11 +35,7 @@ def labelled(read):
 def test_rows_equal_sums_by_hand(labelled):
     """The two steps have equal sums. Idle time is the label's length without the kernels that run meanwhile."""
     rows = {row.pop("label"): tuple(row.values()) for row in label_table(labelled)}
-    assert rows == {
-        "## backward ##": (2, 200, 60, pytest.approx(100 * 30 / 65), 140),
-        "## forward # ##": (2, 200, 50, pytest.approx(100 * 25 / 65), 150),
-        "inner": (2, 100, 10, pytest.approx(100 * 5 / 65), 50),
-    }
+    assert rows == {name: pytest.approx(tuple(row)) for name, row in known_answers(__file__)["sums"].items()}
 
 
 def test_a_label_inside_itself_counts_once(read):
@@ -79,16 +62,10 @@ def test_labels_are_spans_around_their_layers(labelled):
 
 
 def test_commands_and_the_page_have_labels(seer, labelled):
-    answer = seer("summary", labelled.source, "--json").succeeded().json
-    assert (
-        answer["labels"]
-        == seer("summary", labelled.source, "--by", "label", "--json").json
-        == list(label_table(labelled))
-    )
-    lines = seer("spans", labelled.source).out.splitlines()
-    assert any(line.startswith("    inner") for line in lines) and any(
-        line.startswith("      relu.0") for line in lines
-    )
+    labels = seer("summary", labelled.source, "--json").succeeded().json["labels"]
+    assert labels == seer("summary", labelled.source, "--by", "label", "--json").json == list(label_table(labelled))
+    out = seer("spans", labelled.source).out
+    assert "\n    inner" in out and "\n      relu.0" in out
     page = trace_page(profile(labelled))
     assert 'id="labels"' in page and "## forward # ##" in page
     assert json.loads(seer("kernels", labelled.source, "--by", "label", "--json").out)[0]["label"] == "## backward ##"

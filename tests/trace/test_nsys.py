@@ -4,14 +4,13 @@ import sqlite3
 from ast import literal_eval
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from surrogate.formats import FORMATS
 from surrogate.trace import events
 from surrogate.trace.events.read import read_trace
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.trace.events import nsys_export
 
 _PROCESS = 42 << 24
@@ -19,25 +18,8 @@ _THREAD = _PROCESS | 7
 
 
 def _export(path: Path, *, kernels: bool = True) -> Path:
-    names = ["cudaLaunchKernel_v7000", "my_kernel", "step", "cudaMemcpyAsync_v3020", "cudaGraphLaunch_v10000"]
-    calls = [(-500, 100, _THREAD, 1, 0), (200, 300, _THREAD, 2, 3), (900, 950, _THREAD, 3, 4)]
-    ranges = [(-600, 400, 59, _THREAD, None, 2), (0, None, 75, _THREAD, "domain", None)]
-    device = "start end deviceId streamId correlationId"
-    tables: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
-        "StringIds": ("id value", list(enumerate(names))),
-        "CUPTI_ACTIVITY_KIND_RUNTIME": ("start end globalTid correlationId nameId", calls),
-        "NVTX_EVENTS": ("start end eventType globalTid text textId", ranges),
-        "CUPTI_ACTIVITY_KIND_KERNEL": (
-            f"{device} demangledName gridX gridY gridZ blockX blockY blockZ registersPerThread staticSharedMemory"
-            " dynamicSharedMemory globalPid",
-            [(150, 1150, 0, 7, 1, 1, 4, 5, 6, 32, 2, 1, 40, 100, 28, _PROCESS)],
-        ),
-        "CUPTI_ACTIVITY_KIND_MEMCPY": (
-            f"{device} bytes copyKind srcKind dstKind",
-            [(1200, 1300, 0, 7, 2, 4096, 1, 1, 2)],
-        ),
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (f"{device} graphId", [(1400, 1900, 0, 8, 3, 11)]),
-    }
+    """Write the tables of ``test_nsys.toml``, the first three or all."""
+    tables = known_answers(__file__)["tables"]
     return nsys_export(path, dict(list(tables.items())[: None if kernels else 3]))
 
 

@@ -18,7 +18,7 @@ from surrogate.collect.cudnn.activity import Activity, LaunchRecord
 from surrogate.collect.device import MeasuredKernel
 from surrogate.trace.spans import LEVELS, Spans, parents_by_inclusion, trace_spans
 from surrogate.trace.tracer import Tracer, leveled, merge_levels, module_spans, operator_spans
-from tests.known import cases
+from tests.known import cases, known_answers
 
 BEHIND_NS = 7_000_000_000
 
@@ -30,26 +30,17 @@ def _named(spans, name):
 def _chain(spans, row):
     found = []
     while row >= 0:
-        found.append((LEVELS[spans.level[row]], spans.name[row]))
+        found.append([LEVELS[spans.level[row]], spans.name[row]])
         row = int(spans.parent[row])
     return found
 
 
 def test_parents_of_a_kernel_span_lead_to_its_iteration(make_trace, read):
     spans = trace_spans(read(make_trace(steps=1)))
-    assert _chain(spans, _named(spans, "volta_scudnn_128x64_relu_interior_nn_v1")) == [
-        ("kernel", "volta_scudnn_128x64_relu_interior_nn_v1"),
-        ("call", "cudaLaunchKernel"),
-        ("operator", "aten::cudnn_convolution"),
-        ("layer", "conv2d.0"),
-        ("model", "ProfilerStep#5"),
-    ]
+    chains = known_answers(__file__)["chains"]
+    assert _chain(spans, _named(spans, "volta_scudnn_128x64_relu_interior_nn_v1")) == chains["forward"]
     # A backward kernel belongs to the layer of its forward operator, although it runs on another thread.
-    assert _chain(spans, _named(spans, "cudnn_wgrad_kernel"))[-3:] == [
-        ("operator", "ConvolutionBackward0"),
-        ("layer", "conv2d.0"),
-        ("model", "ProfilerStep#5"),
-    ]
+    assert _chain(spans, _named(spans, "cudnn_wgrad_kernel"))[-3:] == chains["backward"]
 
 
 def test_launch_and_kernel_are_two_spans_with_the_same_tags(make_trace, read):
@@ -131,11 +122,8 @@ def test_parents_enclose_their_children_at_a_higher_level(rows):
     parent = parents_by_inclusion(level, start, start + length, thread)
     assert len(parent) == len(rows)
     for row, up in enumerate(parent.tolist()):
-        around = [
-            r
-            for r in range(len(rows))
-            if level[r] < level[row] and start[r] <= start[row] and start[row] + length[row] <= start[r] + length[r]
-        ]
+        encloses = (level < level[row]) & (start <= start[row]) & (start[row] + length[row] <= start + length)
+        around = np.flatnonzero(encloses).tolist()
         assert (up >= 0) == bool(around) and (up < 0 or up in around)
         same_thread = [r for r in around if thread[r] == thread[row]]
         assert up < 0 or not same_thread or thread[up] == thread[row]
@@ -212,21 +200,7 @@ def _spans(*rows) -> Spans:
 
 def test_merge_levels_places_separate_runs_on_one_timeline():
     """The model takes 100 alone and 160 with layers, so the gaps of 20, 32 and 28 shrink to a quarter."""
-    model = _spans(("step 5", 0, 1000, 1100, -1))
-    layers = _spans(("step 8", 0, 0, 160, -1), ("a", 1, 20, 60, 0), ("b", 1, 92, 132, 0))
-    kernels = _spans(
-        ("step 9", 0, 0, 320, -1),
-        ("a", 1, 10, 110, 0),
-        ("b", 1, 120, 220, 0),
-        ("k", 4, 80, 95, 1),
-        ("k", 4, 250, 260, 2),
-        ("k", 4, 300, 310, 2),
-        ("step 10", 0, 400, 500, -1),
-        ("a", 1, 410, 430, 6),
-        ("new", 1, 440, 480, 0),
-        ("l", 4, 450, 460, 8),
-    )
-    found, lost = merge_levels([model, layers, kernels])
+    found, lost = merge_levels([_spans(*rows) for rows in known_answers(__file__)["separate_runs"]])
     table = {found.name[i] + str(found.start_ns[i]): int(found.time_us[i] * 1e3) for i in range(len(found))}
     # The first kernel lies inside a (100 there, 40 here), whose other 85 shrink to 25: from 70 to 21.
     assert table == {"step 51000": 100, "a1005": 40, "k1026": 15, "b1053": 40, "k1078": 10, "k1094": 10}
@@ -244,15 +218,7 @@ def test_merge_levels_notes_spans_that_do_not_fit_into_their_parent():
 
 def test_merge_levels_starts_no_kernel_before_its_launch():
     """Scaled from the deep step, the first kernel would begin at 10, but its launch ends at 42."""
-    calls = _spans(("step", 0, 0, 100, -1), ("op", 2, 25, 60, 0), ("launch", 3, 27, 42, 1))
-    deep = _spans(
-        ("step", 0, 0, 1000, -1),
-        ("op", 2, 50, 80, 0),
-        ("launch", 3, 60, 75, 1),
-        ("k", 4, 100, 120, 2),
-        ("k", 4, 500, 510, 2),
-    )
-    found, lost = merge_levels([calls, deep])
+    found, lost = merge_levels([_spans(*rows) for rows in known_answers(__file__)["calls_and_kernels"]])
     assert lost == 0 and found.start_ns[found.level == 4].tolist() == [42, 62]
 
 

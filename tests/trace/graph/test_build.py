@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +13,8 @@ from surrogate.trace import trim
 from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, previous_on_resource
 from tests.known import cases
-from tests.trace.events import call, device, event
+from tests.trace.events import built, call, device, event
 
-MAIN, OTHER = 1, 2
 TRAINING = ("resnet50_b32_training_v100.json.gz", "vgg13_b128_training_h100.json.gz")
 NO_GPU = ("edge_no_gpu_events.json.gz", "edge_no_distributed_info.json.gz")
 
@@ -43,34 +41,20 @@ def check_replay(graph: Graph) -> None:
     np.testing.assert_allclose(simulate(graph).start_us, graph.measured_us, atol=1e-3)
 
 
-def test_host_time_splits_into_calls_and_work(build_graph):
-    graph = build_graph(
-        host("op", 0, 40), call("cudaLaunchKernel", 10, 5, 1), call("cudaEventRecord", 25, 5, 2), device("k", 20, 10, 1)
-    )
+def test_host_time_splits_into_calls_and_work(build_graph, table_events):
+    graph = build_graph(*table_events)
     rows = [i for i in range(len(graph)) if graph.resources[graph.resource[i]].kind == "thread"]
     tasks = [i for i in rows if graph.kind[i] != TASK_KINDS.index("mark")]
-    assert [(TASK_KINDS[graph.kind[i]], graph.measured_us[i], graph.duration_us[i]) for i in tasks] == [
-        ("host work", 0, 10),
-        ("call", 10, 5),
-        ("host work", 15, 10),
-        ("call", 25, 5),
-        ("host work", 30, 10),
-    ]
+    assert [TASK_KINDS[graph.kind[i]] for i in tasks] == ["host work", "call", "host work", "call", "host work"]
+    assert graph.measured_us[tasks].tolist() == [0, 10, 15, 25, 30]
+    assert graph.duration_us[tasks].tolist() == [10, 5, 10, 5, 10]
     assert edges(graph, "launch") == {("cudaLaunchKernel", "k")}
     check_replay(graph)
 
 
-def test_kernel_starts_after_its_launch_and_its_stream(build_graph):
+def test_kernel_starts_after_its_launch_and_its_stream(build_graph, table_events):
     """The second kernel waits for the first; the third waits for its launch, because its stream is idle."""
-    graph = build_graph(
-        host("op", 0, 200),
-        call("cudaLaunchKernel", 10, 5, 1),
-        call("cudaLaunchKernel", 20, 5, 2),
-        call("cudaLaunchKernel", 150, 5, 3),
-        device("a", 20, 80, 1),
-        device("b", 101, 10, 2),
-        device("c", 160, 10, 3),
-    )
+    graph = build_graph(*table_events)
     check_replay(graph)
     a, b, c = (tasks_of(graph, name)[0] for name in "abc")
     slow = graph.duration_us.copy()
@@ -86,25 +70,16 @@ def test_kernel_starts_after_its_launch_and_its_stream(build_graph):
 
 @cases(__file__)
 def test_waits_become_edges(build_graph, events, kind, waits, tasks, coverage):
-    builders = {"call": call, "device": device}
-    graph = build_graph(host("op", 0, 200), *(builders[word](*given, **keywords) for word, *given, keywords in events))
+    graph = build_graph(host("op", 0, 200), *built(events))
     assert edges(graph, kind) == {(before, after) for before, after in waits}
-    assert {
-        name: [[graph.measured_us[i], graph.duration_us[i]] for i in tasks_of(graph, name)] for name in tasks
-    } == tasks
+    times = {name: [[graph.measured_us[i], graph.duration_us[i]] for i in tasks_of(graph, name)] for name in tasks}
+    assert times == tasks
     assert {name: graph.coverage[name] for name in coverage} == coverage
     check_replay(graph)
 
 
-def test_control_passes_to_the_autograd_thread_and_back(build_graph):
-    backward: dict[str, Any] = {"Fwd thread id": 1, "Sequence number": 3}
-    graph = build_graph(
-        event("user_annotation", "ProfilerStep#1", 0, 300),
-        host("forward", 10, 50),
-        host("ReluBackward0", 100, 40, OTHER, **backward),
-        host("ConvBackward0", 150, 50, OTHER, **backward),
-        host("step", 220, 30),
-    )
+def test_control_passes_to_the_autograd_thread_and_back(build_graph, table_events):
+    graph = build_graph(*table_events)
     assert graph.coverage["edges"]["thread hand-over"] == 2
     slow = graph.duration_us.copy()
     slow[tasks_of(graph, "forward")] += 1000
@@ -115,10 +90,8 @@ def test_control_passes_to_the_autograd_thread_and_back(build_graph):
     check_replay(graph)
 
 
-def test_independent_thread_gets_no_handover_edge(build_graph):
-    graph = build_graph(
-        host("main", 0, 100), host("main", 110, 90), host("loader", 30, 90, OTHER), host("loader", 130, 30, OTHER)
-    )
+def test_independent_thread_gets_no_handover_edge(build_graph, table_events):
+    graph = build_graph(*table_events)
     assert graph.coverage["edges"]["thread hand-over"] == 0
     check_replay(graph)
 

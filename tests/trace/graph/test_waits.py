@@ -1,7 +1,5 @@
 """Waits of the host for work that was launched before the recording, and edges that contradict the measured times."""
 
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from surrogate.trace.graph import graph_of, path_us, simulate
 from surrogate.trace.whatif import what_ifs
 from surrogate.trace.whatif.answers import device_us
 from tests.known import cases
-from tests.trace.events import call, device, event
+from tests.trace.events import call, device, event, nsys_export
 
 COLUMNS = "start end deviceId streamId correlationId globalPid"
 PROCESS = 42 << 24
@@ -40,7 +38,7 @@ def steps(wait: str, copy: str = "", old: bool = True) -> list[dict[str, Any]]:
     return events
 
 
-def nsys_export(path, kineto: list[dict[str, Any]]):
+def as_nsys_export(path, kineto: list[dict[str, Any]]):
     """Write the events as Nsight Systems exports them: the steps are NVTX ranges, and operators are left out."""
     names: dict[str, int] = {}
     rows: dict[str, list[tuple[Any, ...]]] = {"RUNTIME": [], "KERNEL": [], "MEMCPY": [], "NVTX_EVENTS": []}
@@ -56,29 +54,22 @@ def nsys_export(path, kineto: list[dict[str, Any]]):
             rows["MEMCPY" if "Memcpy" in each["name"] else "KERNEL"].append((*place, name, 2))
     columns = {"RUNTIME": "start end globalTid correlationId nameId", "KERNEL": f"{COLUMNS} demangledName gridX"}
     columns |= {"MEMCPY": f"{COLUMNS} bytes copyKind", "NVTX_EVENTS": "start end eventType globalTid text"}
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE StringIds (id, value)")
-        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(i, name) for name, i in names.items()])
-        for table, values in rows.items():
-            full = table if table == "NVTX_EVENTS" else f"CUPTI_ACTIVITY_KIND_{table}"
-            connection.execute(f"CREATE TABLE {full} ({columns[table].replace(' ', ', ')})")
-            connection.executemany(
-                f"INSERT INTO {full} VALUES ({', '.join('?' * len(columns[table].split()))})", values
-            )
-    return path
+    tables = {
+        table if table == "NVTX_EVENTS" else f"CUPTI_ACTIVITY_KIND_{table}": (columns[table], values)
+        for table, values in rows.items()
+    }
+    return nsys_export(path, {"StringIds": ("id value", [(i, name) for name, i in names.items()]), **tables})
 
 
 @pytest.mark.parametrize("form", ["kineto", "nsys"])
 @cases(__file__)
-def test_wait_for_earlier_work_shrinks_with_it(form, wait, copy, late_us, read, tmp_path):
+def test_wait_for_earlier_work_shrinks_with_it(form, wait, copy, late_us, saved, tmp_path):
     """At a tenth of the kernels' times, the old kernel ends at 1,400 µs, and each step takes 10 + 997 + 20 µs more.
 
     With a copy, the old kernel ends at 1,398 µs, and 5 + 10 + 5 µs follow."""
     events = steps(wait, copy)
-    trace = (
-        read({"traceEvents": events}) if form == "kineto" else read_trace(nsys_export(tmp_path / "x.sqlite", events))
-    )
-    (answer,) = what_ifs(trace, "faster-kernels=10")
+    path = saved({"traceEvents": events}) if form == "kineto" else as_nsys_export(tmp_path / "x.sqlite", events)
+    (answer,) = what_ifs(read_trace(path), "faster-kernels=10")
     assert answer.baseline_us == pytest.approx(33_000 / 2, rel=1e-3)
     assert answer.predicted_us == pytest.approx((400 + late_us + 2 * (10 + 997 + 20)) / 2, abs=0.1)
     # The device's time has the kernels of the two steps, and half of the copy.
@@ -132,15 +123,8 @@ calls = st.tuples(
     st.sampled_from(["cudaLaunchKernel", "cudaDeviceSynchronize", "cudaStreamWaitEvent", "cudaMemcpy", "cudaFree"]),
     *(st.integers(0, 60), st.integers(0, 40), st.integers(0, 8), st.integers(1, 2)),
 )
-activities = st.tuples(
-    *(
-        st.sampled_from(["k", "Memcpy DtoH (Device -> Pageable)"]),
-        st.integers(0, 90),
-        st.integers(0, 40),
-        st.integers(0, 8),
-    ),
-    st.integers(7, 8),
-)
+kinds = st.sampled_from(["k", "Memcpy DtoH (Device -> Pageable)"])
+activities = st.tuples(kinds, st.integers(0, 90), st.integers(0, 40), st.integers(0, 8), st.integers(7, 8))
 
 
 @given(st.lists(calls, max_size=12), st.lists(activities, max_size=12), st.integers(0, 1))

@@ -27,31 +27,17 @@ def test_host_steps_of_the_invented_trace(read, make_trace):
     assert segments(work.steps[5]).launches[0][1] == 10.0
 
 
-def test_calls_outside_operators_and_input_waits_are_units(work_of):
-    work = work_of(
-        event("user_annotation", "enumerate(DataLoader)#__next__", 0, 500),
-        event("cpu_op", "aten::stack", 10, 20),
-        event("cuda_runtime", "cudaLaunchKernel", 600, 10, correlation=1),
-        device("k", 620, 30, 1),
-        event("cuda_runtime", "cudaDeviceSynchronize", 640, 40, correlation=2),
-        event("cuda_runtime", "cudaGetDevice", 690, 1, correlation=3),
-    )
-    assert [(step.name, step.is_input, step.is_operator) for step in work.steps] == [
-        ("enumerate(DataLoader)#__next__", True, False),
-        ("cudaLaunchKernel", False, False),
-        ("cudaDeviceSynchronize", False, False),
-    ]
+def test_calls_outside_operators_and_input_waits_are_units(work_of, table_events):
+    work = work_of(*table_events)
+    names = ["enumerate(DataLoader)#__next__", "cudaLaunchKernel", "cudaDeviceSynchronize"]
+    assert [step.name for step in work.steps] == names
+    assert [(step.is_input, step.is_operator) for step in work.steps] == [(True, False), (False, False), (False, False)]
     assert work.steps[2].actions[0].kind == events.SYNC_CALL
 
 
-def test_annotation_is_a_unit_only_without_operators(work_of):
+def test_annotation_is_a_unit_only_without_operators(work_of, table_events):
     """An annotation around operators is no step; numbers in the name of an empty one become #."""
-    work = work_of(
-        event("user_annotation", "outer 1", 0, 100),
-        event("cpu_op", "aten::a", 10, 20),
-        event("cpu_op", "aten::b", 12, 5),
-        event("user_annotation", "idle 3", 50, 20),
-    )
+    work = work_of(*table_events)
     assert [step.name for step in work.steps] == ["aten::a", "idle #"]
     assert work.steps[0].events_ns == (12_000,)
 

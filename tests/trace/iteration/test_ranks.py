@@ -18,7 +18,7 @@ from surrogate.trace.iteration.overheads import cross_validated_us, fit_collecti
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.ranks import rank_summary, rank_times
 from tests.known import cases, known_answers
-from tests.trace.events import call, device, event
+from tests.trace.events import built
 
 
 def messages(*sizes: int) -> list[AllReduce]:
@@ -47,7 +47,7 @@ def test_collective_model_of_many_sizes_is_the_published_curve():
         assert float(model.time_us(message.dram_bytes, message.factor)) == pytest.approx(time_us, rel=0.03)
 
 
-NCCL_US = known_answers(__file__)["nccl_us"]
+NCCL_US, LOOKUPS = (known_answers(__file__)[name] for name in ("nccl_us", "lookups"))
 """NCCL 2.29's all-reduce over eight B200, fp16, 512 bytes to 512 MiB (ai-dynamo/aiconfigurator, Apache-2.0)."""
 
 
@@ -68,14 +68,9 @@ def test_cross_validation_leaves_out_the_predicted_size():
 
 def rank(number: int, kernel_us: float, elements: int = 1000) -> dict:
     """Return a step that launches one all-reduce, whose kernel starts after 40 µs."""
-    shapes = {"Input Dims": [[elements]], "Input type": ["float"]}
-    events = [
-        event("user_annotation", "ProfilerStep#1", 1000, 900),
-        event("cpu_op", "c10d::allreduce_", 1010, 50),
-        event("user_annotation", "nccl:all_reduce", 1015, 40, **shapes),
-        event("cuda_runtime", "cudaLaunchKernel", 1020, 10, **{"correlation": 5, "External id": 5}),
-        device("ncclKernel_AllReduce_RING_LL_Sum_float", 1040, kernel_us, 5, stream=9) | {"pid": 1},
-    ]
+    events = built(known_answers(__file__)["all_reduce"])
+    events[2]["args"]["Input Dims"] = [[elements]]
+    events[-1] |= {"pid": 1, "dur": kernel_us}
     gpu = {"id": 0, "name": "Tesla V100-SXM2-16GB", "computeMajor": 7, "computeMinor": 0, "numSms": 80}
     return {"deviceProperties": [gpu], "distributedInfo": {"rank": number, "world_size": 8}, "traceEvents": events}
 
@@ -265,19 +260,8 @@ def test_table_batched_lookup_gives_its_problems(read, arguments, update, kind, 
 
     The kernels' names show shared memory and the optimizer.
     """
-    launch_size = {"grid": [24, 1, 1], "block": [16, 4, 1]}
-    forward = {"Input Dims": [[600, 64], [3], [960], [97]], "Input type": ["float", "long int", "long int", "long int"]}
-    backward = {"Input Dims": [[32, 3, 64]]}
-    names = (f"batched_embedding_forward_kernel_1{arguments}", f"batched_embedding_backward_{update}")
-    events = [
-        event("cpu_op", "LookupFunction", 0, 10, **forward),
-        call("cudaLaunchKernel", 2, 5, 1),
-        device(names[0], 8, 10, 1, **launch_size),
-        event("cpu_op", "LookupFunctionBackward", 20, 10, **backward),
-        call("cudaLaunchKernel", 22, 5, 2),
-        device(names[1], 28, 10, 2, **launch_size),
-        event("cpu_op", "LookupFunctionBackward", 40, 10, **backward),
-    ]
+    ends = {"forward": f"_kernel_1{arguments}", "backward": f"_{update}"}
+    events = [record | {"name": record["name"].format(**ends)} for record in built(LOOKUPS)]
     reader = CallReader(read({"traceEvents": events}))
     sizes = {"batch": 32, "tables": 3, "rows": 200, "bag": 10, "dim": 64, "rows_per_block": 4, "variant": variant}
     assert reader.problems(0) == (EmbeddingBag(**sizes),)
