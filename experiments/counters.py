@@ -191,8 +191,7 @@ def instruction_errors(counted: pd.DataFrame, effort: Effort) -> Iterator[Record
 def _instructions(depth: np.ndarray, measured: np.ndarray, depths: np.ndarray) -> np.ndarray:
     """Fit SEER's formula on blocks that sum over ``depth``; return the instructions of blocks that sum over
     ``depths``."""
-    fit = FormFit.of(physics.gemm_instruction_terms(depth, 1), measured)
-    return fit.predict(physics.gemm_instruction_terms(depths, 1))
+    return FormFit.of((depth, 1.0), measured).predict((depths, 1.0))
 
 
 def time_errors(counted: pd.DataFrame, timed: pd.DataFrame, effort: Effort) -> list[Record]:
@@ -237,11 +236,7 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
     predicted = np.full(len(rows), np.nan)
     for train, test in rounds:
         per_block = _instructions(depth[train], counted[train], depth)
-        forms = (
-            physics.compute_terms(w, slots, per_block),
-            physics.memory_terms(w, slots, reads, writes),
-            physics.under_utilised_terms(w, slots, per_block, reads, writes),
-        )
+        forms = [physics.time_terms(form, w, slots, per_block, reads, writes) for form in range(3)]
         for code in np.unique(bound[test]):
             holdout, learn, form = test[bound[test] == code], train[bound[train] == code], int(code)
             if len(learn) < MIN_ROWS:

@@ -17,7 +17,8 @@ def test_launched_blocks_equal_the_known_answer(algorithm: str, tile: str, block
 
 def test_blocks_of_five_by_five_filters_equal_the_hand_calculation() -> None:
     """There are ⌈128·6²/128⌉ = 36 rows of blocks and 169 GEMMs."""
-    assert physics.winograd_nonfused_blocks(128, 54, 130, 5, 128) == 36 * 2 * 169
+    sizes = SIZES._replace(filter_width=5)
+    assert physics.launched_blocks("WINOGRAD_NONFUSED", "128x128", sizes) == 36 * 2 * 169
 
 
 @pytest.mark.parametrize("tile", ["", "some_kernel", "128", "1x2x3x4"])

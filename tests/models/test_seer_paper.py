@@ -71,15 +71,9 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
         depth = s.channels * (1 if winograd else s.filter_width**2)
         reads = scale * (0.25 + 0.5 * (s.width >= 28) + 0.125 * (s.outputs > 64)) * depth
         writes = scale * (16.0 + 8 * (s.outputs > 32))
-        instruction_terms = formulas.gemm_instruction_terms(s.channels, s.filter_width)
-        instruction_terms = formulas.winograd_instruction_terms(s.channels) if winograd else instruction_terms
-        instructions = weighted_sum((32 * scale, 100.0), instruction_terms)
+        instructions = weighted_sum((32 * scale, 100.0), formulas.instruction_terms(algorithm, s))
         w = formulas.waves(blocks, b_max)
-        forms = (
-            formulas.compute_terms(w, b_max, instructions),
-            formulas.memory_terms(w, b_max, reads, writes),
-            formulas.under_utilised_terms(w, b_max, instructions, reads, writes),
-        )
+        forms = [formulas.time_terms(form, w, b_max, instructions, reads, writes) for form in range(3)]
         bound = np.where(s.channels >= 256, 0, np.where(s.width >= 60, 1, 2))
         fp32_pct, dram_pct = np.array(CLASS_PCT)[bound].T
         time_us = scale * np.choose(bound, list(map(weighted_sum, TIME, forms)))
@@ -99,19 +93,17 @@ def kernels_of(frame: pd.DataFrame, algorithm: str) -> tuple[pd.DataFrame, np.nd
 def extra_us(algorithm: str, s: Sizes, scale: float) -> np.ndarray | float:
     """Return the time of the kernels before and after the main kernel."""
     if algorithm == "GEMM":
-        return weighted_sum((2e-6, 3e-4, 7.0), formulas.im2col_terms(s))
+        return weighted_sum((2e-6, 3e-4, 7.0), formulas.extra_terms(algorithm, s))
     if algorithm == "WINOGRAD_NONFUSED":
-        return weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], formulas.transform_terms(s))
+        return weighted_sum([scale * c for c in (1e-5, 1e-6, 2e-5, 9.0)], formulas.extra_terms(algorithm, s))
     return 0.0
 
 
 def fft_us(algorithm: str, s: Sizes) -> np.ndarray:
     """Return FFT times by width bucket, or FFT_TILING times; both are proportional to the batch."""
-    if algorithm == "FFT_TILING":
-        terms = formulas.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
-        return weighted_sum((0.5, 0.02, 0.3, 40.0), terms) * s.batch / 128
     bucket = np.select([s.width <= 16, s.width <= 32, s.width <= 64], [1.0, 2.0, 4.0], 8.0)
-    return weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(s.channels, s.outputs)) * bucket * s.batch / 128
+    bucket = 1.0 if algorithm == "FFT_TILING" else bucket
+    return weighted_sum((0.5, 0.02, 0.3, 40.0), formulas.fft_terms(algorithm, s)) * bucket * s.batch / 128
 
 
 @pytest.fixture(scope="module")

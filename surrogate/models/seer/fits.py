@@ -82,8 +82,8 @@ class VariantFit:
             tile,
             b_max=float(np.median(m.b_max)),
             blocks_per_output=float(np.median(m.blocks / outputs)),
-            class_tree=tree(_class_inputs(m.sizes, m.blocks, clamp), m.bound, classify=True),
-            instructions=FormFit.of(_instruction_terms(algorithm, m.sizes), m.instructions),
+            class_tree=tree(np.column_stack([tree_inputs(m.sizes, clamp), m.blocks]), m.bound, classify=True),
+            instructions=FormFit.of(physics.instruction_terms(algorithm, m.sizes), m.instructions),
             read_tree=tree(dram, m.reads / _depth(algorithm, m.sizes)),
             write_tree=tree(dram, m.writes),
             times=times,
@@ -97,7 +97,8 @@ class VariantFit:
 
     def bound(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
         """Return the class (rows,) by the tree, 0 … 2 as in `physics.kernel_class`."""
-        return self.class_tree.predict(_class_inputs(sizes, blocks, self.algorithm == GEMM_P)).astype(np.int64)
+        inputs = np.column_stack([tree_inputs(sizes, self.algorithm == GEMM_P), blocks])
+        return self.class_tree.predict(inputs).astype(np.int64)
 
     def predict_us(self, sizes: Sizes, blocks: np.ndarray) -> np.ndarray:
         """Return the main kernel's time in µs (rows,) with so many ``blocks``."""
@@ -107,7 +108,7 @@ class VariantFit:
             sizes,
             blocks,
             b_max=np.full(len(blocks), self.b_max),
-            instructions=self.instructions.predict(_instruction_terms(self.algorithm, sizes)),
+            instructions=self.instructions.predict(physics.instruction_terms(self.algorithm, sizes)),
             reads=self.read_tree.predict(dram) * _depth(self.algorithm, sizes),
             writes=self.write_tree.predict(dram),
             bound=bound,
@@ -126,29 +127,15 @@ def _time_terms(m: MeasuredKernels, rows: np.ndarray, bound: int) -> physics.Ter
     return physics.time_terms(bound, w, b_max, instructions=instructions, reads=reads, writes=writes)
 
 
-def _is_winograd(algorithm: str) -> bool:
-    return algorithm.startswith("WINOGRAD")
-
-
 def _depth(algorithm: str, s: Sizes) -> np.ndarray:
     """Return the unit of reads per block: k²·C, for Winograd C."""
-    return s.channels if _is_winograd(algorithm) else s.filter_width**2 * s.channels
-
-
-def _instruction_terms(algorithm: str, s: Sizes) -> physics.Terms:
-    if _is_winograd(algorithm):
-        return physics.winograd_instruction_terms(s.channels)
-    return physics.gemm_instruction_terms(s.channels, s.filter_width)
-
-
-def _class_inputs(s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
-    return np.column_stack([tree_inputs(s, clamp), blocks])
+    return s.channels if physics.is_winograd(algorithm) else s.filter_width**2 * s.channels
 
 
 def _dram_inputs(algorithm: str, s: Sizes, blocks: np.ndarray, clamp: bool) -> np.ndarray:
     """Return the inputs of the DRAM trees. GEMM family: sizes, blocks, k²C, k²CK, O²k²C. Winograd: sizes."""
     columns = tree_inputs(s, clamp)
-    if _is_winograd(algorithm):
+    if physics.is_winograd(algorithm):
         return columns
     depth = _depth(algorithm, s)
     return np.column_stack([columns, blocks, depth, depth * columns[:, 2], depth * s.out_width**2])
@@ -195,7 +182,7 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
         for key in ([""] if algorithm == GEMM else np.unique(keys)) if algorithm in (GEMM, NONFUSED) else []:
             members = (extra_us > 0) & ((keys == key) | (key == ""))
             if members.any():
-                extras[str(key)] = FormFit.of(_extra_terms(algorithm, m.sizes.take(members)), extra_us[members])
+                extras[str(key)] = FormFit.of(physics.extra_terms(algorithm, m.sizes.take(members)), extra_us[members])
         return cls(algorithm, predictor, variants, extras)
 
     def predict_us(self, sizes: Sizes, published: bool = False) -> np.ndarray:
@@ -234,7 +221,7 @@ class AlgorithmFit(Struct, frozen=True, rename={"predictor": "chooser"}):
     def _extra_us(self, key: str, sizes: Sizes) -> np.ndarray:
         """Return the time of the pre and post kernels (rows,), 0 if they were not measured."""
         fit = self.extras.get("" if self.algorithm == GEMM else key)
-        return fit.predict(_extra_terms(self.algorithm, sizes)) if fit else np.zeros(len(sizes.batch))
+        return fit.predict(physics.extra_terms(self.algorithm, sizes)) if fit else np.zeros(len(sizes.batch))
 
     def _keys(self, sizes: Sizes) -> np.ndarray:
         """Return the variant's key (rows,): the predicted tile, or else the nearest measured tile of that width."""
@@ -258,10 +245,6 @@ def _key(algorithm: str, tile: str, filter_width: int) -> str:
 def _variant_keys(algorithm: str, tiles: np.ndarray, sizes: Sizes) -> np.ndarray:
     """Return the variants' keys (rows,) of kernels with known ``tiles``."""
     return np.array([_key(algorithm, tile, k) for tile, k in zip(tiles, sizes.filter_width.tolist(), strict=True)])
-
-
-def _extra_terms(algorithm: str, s: Sizes) -> physics.Terms:
-    return physics.transform_terms(s) if algorithm == NONFUSED else physics.im2col_terms(s)
 
 
 BUCKETS = (16, 32, 64, 128, 256)
@@ -300,7 +283,10 @@ class FftFit:
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
         members = {int(width): bucket == width for width in np.unique(bucket)}
-        fits = {width: FormFit.of(_terms(algorithm, sizes.take(rows)), scaled[rows]) for width, rows in members.items()}
+        fits = {
+            width: FormFit.of(physics.fft_terms(algorithm, sizes.take(rows)), scaled[rows])
+            for width, rows in members.items()
+        }
         counted = np.flatnonzero(np.isfinite(bound))
         tree = None
         if len(counted) and algorithm == "FFT_TILING":
@@ -320,7 +306,7 @@ class FftFit:
         time_us = np.full(len(bucket), np.nan)
         for width, fit in self.fits.items():
             members = bucket == width
-            time_us[members] = fit.predict(_terms(self.algorithm, sizes.take(members)))
+            time_us[members] = fit.predict(physics.fft_terms(self.algorithm, sizes.take(members)))
         return time_us * sizes.batch / self.batch
 
 
@@ -333,9 +319,3 @@ def buckets(algorithm: str, sizes: Sizes) -> np.ndarray:
     if algorithm == "FFT_TILING":
         return np.full(len(sizes.width), ALL_WIDTHS)
     return np.array(BUCKETS)[np.searchsorted(BUCKETS, sizes.width).clip(max=len(BUCKETS) - 1)]
-
-
-def _terms(algorithm: str, s: Sizes) -> physics.Terms:
-    if algorithm == "FFT_TILING":
-        return physics.fft_tiling_terms(s.channels, s.outputs, s.out_width, s.filter_width)
-    return physics.fft_terms(s.channels, s.outputs)

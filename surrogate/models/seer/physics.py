@@ -86,32 +86,6 @@ WINOGRAD_NONFUSED_STAGE = {3: (4, 36), 5: (9, 169)}
 """Filter width → (output tile's side, batched GEMMs) of non-fused Winograd."""
 
 
-def gemm_blocks(batch: Number, out_width: Number, outputs: Number, tile_m: int, tile_n: int) -> Number:
-    """Return the blocks of the GEMM family: ⌈N·O²/t_m⌉·⌈K/t_n⌉."""
-    return ceil_div(batch * out_width * out_width, tile_m) * ceil_div(outputs, tile_n)
-
-
-def winograd_blocks(batch: Number, width: Number, outputs: Number, tile: tuple[int, int, int]) -> Number:
-    """Return the blocks of fused Winograd with tile (b, p, q): ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/q⌉·⌈K/32⌉."""
-    images, rows, columns = tile
-    across = ceil_div(width, 2)
-    spatial = ceil_div(across, rows) * ceil_div(across, columns)
-    return ceil_div(batch, images) * spatial * ceil_div(outputs, 32)
-
-
-def winograd_nonfused_blocks(
-    batch: Number, out_width: Number, outputs: Number, filter_width: int, tile_n: int
-) -> Number:
-    """Return the blocks of non-fused Winograd's GEMMs.
-
-    k = 3: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36; k = 5: ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169. The original predicts with t_n = 64 for every
-    tile, which doubles the blocks of 128×128.
-    """
-    side, gemms = WINOGRAD_NONFUSED_STAGE[filter_width]
-    across = ceil_div(out_width, side)
-    return ceil_div(batch * across * across, 128) * ceil_div(outputs, tile_n) * gemms
-
-
 PUBLISHED_TILE_N = 64
 """t_n of every tile of non-fused Winograd in the original's predictions."""
 
@@ -119,17 +93,24 @@ PUBLISHED_TILE_N = 64
 def launched_blocks(algorithm: str, tile: str, s: Sizes, published: bool = False) -> Number:
     """Return the blocks of one algorithm's main kernel for a tile (``128x64``, ``1x4x8``); NaN without a rule.
 
-    All problems of non-fused Winograd must have the first one's filter width. If ``published``, t_n is the original's.
+    GEMM family: ⌈N·O²/t_m⌉·⌈K/t_n⌉. Fused Winograd with tile (b, p, q): ⌈N/b⌉·⌈⌈W/2⌉/p⌉·⌈⌈W/2⌉/q⌉·⌈K/32⌉. Non-fused
+    Winograd: ⌈N·⌈O/4⌉²/128⌉·⌈K/t_n⌉·36 for k = 3, ⌈N·⌈O/9⌉²/128⌉·⌈K/t_n⌉·169 for k = 5. All its problems must have the
+    first one's filter width. If ``published``, t_n is 64 for every tile as in the original's predictions, which doubles
+    the blocks of 128×128.
     """
     sizes = tile_sizes(tile)
     if algorithm == "WINOGRAD" and len(sizes) == 3:
-        return winograd_blocks(s.batch, s.width, s.outputs, (sizes[0], sizes[1], sizes[2]))
+        across, (images, rows, columns) = ceil_div(s.width, 2), sizes
+        spatial = ceil_div(across, rows) * ceil_div(across, columns)
+        return ceil_div(s.batch, images) * spatial * ceil_div(s.outputs, 32)
     filter_width = int(np.ravel(s.filter_width)[0])
     if algorithm == "WINOGRAD_NONFUSED" and len(sizes) == 2 and filter_width in WINOGRAD_NONFUSED_STAGE:
+        side, gemms = WINOGRAD_NONFUSED_STAGE[filter_width]
+        across = ceil_div(s.out_width, side)
         tile_n = PUBLISHED_TILE_N if published else sizes[1]
-        return winograd_nonfused_blocks(s.batch, s.out_width, s.outputs, filter_width=filter_width, tile_n=tile_n)
+        return ceil_div(s.batch * across * across, 128) * ceil_div(s.outputs, tile_n) * gemms
     if not algorithm.startswith("WINOGRAD") and len(sizes) == 2:
-        return gemm_blocks(s.batch, s.out_width, s.outputs, tile_m=sizes[0], tile_n=sizes[1])
+        return ceil_div(s.batch * s.out_width * s.out_width, sizes[0]) * ceil_div(s.outputs, sizes[1])
     return 0 * s.batch + float("nan")
 
 
@@ -156,73 +137,50 @@ def waves(blocks: Number, b_max: Number) -> Waves:
     return Waves(count, (blocks - (count - 1) * b_max) / b_max)
 
 
-def compute_terms(w: Waves, b_max: Number, instructions: Number) -> Terms:
-    """Return the terms of compute-bound time: n·(a·B_max·I + b)."""
-    return w.count * b_max * instructions, w.count
-
-
-def memory_terms(w: Waves, b_max: Number, reads: Number, writes: Number) -> Terms:
-    """Return the terms of memory-bound time: (n − 1 + ε)·a·B_max·(R + Wr) + b."""
-    return (w.count - 1 + w.last_share) * b_max * (reads + writes), 1.0
-
-
-def under_utilised_terms(w: Waves, b_max: Number, instructions: Number, reads: Number, writes: Number) -> Terms:
-    """Return the terms of under-utilised time, with coefficients a, b, c, d.
-
-    The time is (n − 1 + ε)·(a·B_max·R + d·B_max·Wr) + b·n·B_max·I + c.
-    """
-    filled = (w.count - 1 + w.last_share) * b_max
-    return filled * reads, w.count * b_max * instructions, 1.0, filled * writes
-
-
 def time_terms(bound: int, w: Waves, b_max: Number, instructions: Number, reads: Number, writes: Number) -> Terms:
-    """Return the terms of a class's time form: compute-bound, memory-bound or under-utilised."""
+    """Return the terms of a class's time form.
+
+    Compute-bound: n·(a·B_max·I + b). Memory-bound: (n − 1 + ε)·a·B_max·(R + Wr) + b. Under-utilised, with the
+    coefficients a, b, c, d: (n − 1 + ε)·(a·B_max·R + d·B_max·Wr) + b·n·B_max·I + c.
+    """
+    computed, filled = w.count * b_max * instructions, (w.count - 1 + w.last_share) * b_max
     if bound == COMPUTE:
-        return compute_terms(w, b_max, instructions)
+        return computed, w.count
     if bound == MEMORY:
-        return memory_terms(w, b_max, reads, writes)
-    return under_utilised_terms(w, b_max, instructions=instructions, reads=reads, writes=writes)
+        return filled * (reads + writes), 1.0
+    return filled * reads, computed, 1.0, filled * writes
 
 
-def gemm_instruction_terms(channels: Number, filter_width: Number) -> Terms:
-    """Return the terms of instructions per block of the GEMM family: a·k²·C + b."""
-    return filter_width * filter_width * channels, 1.0
+def is_winograd(algorithm: str) -> bool:
+    """Return whether the algorithm is fused or non-fused Winograd."""
+    return algorithm.startswith("WINOGRAD")
 
 
-def winograd_instruction_terms(channels: Number) -> Terms:
-    """Return the terms of instructions per block of both Winograd algorithms: a·⌈C/8⌉ + b."""
-    return ceil_div(channels, 8), 1.0
+def instruction_terms(algorithm: str, s: Sizes) -> Terms:
+    """Return the terms of instructions per block: a·k²·C + b in the GEMM family, a·⌈C/8⌉ + b for Winograd."""
+    return ceil_div(s.channels, 8) if is_winograd(algorithm) else s.filter_width**2 * s.channels, 1.0
 
 
-def im2col_terms(s: Sizes) -> Terms:
-    """Return the terms of the time of GEMM's im2col: a·N·O²·k²·C + b·K·k²·C + c."""
-    depth = s.filter_width**2 * s.channels
-    return s.batch * s.out_width**2 * depth, s.outputs * depth, 1.0
+def extra_terms(algorithm: str, s: Sizes) -> Terms:
+    """Return the terms of the time of the kernels before and after the main kernel.
 
-
-def transform_terms(s: Sizes) -> Terms:
-    """Return the terms of the time of non-fused Winograd's transforms (data, filter, output).
-
-    The time is a·N·C·W² + b·N·C·K·k² + c·N·K·O² + d.
+    GEMM's im2col: a·N·O²·k²·C + b·K·k²·C + c. Non-fused Winograd's transforms of data, filter and output:
+    a·N·C·W² + b·N·C·K·k² + c·N·K·O² + d.
     """
-    data = s.batch * s.channels * s.width**2
+    if algorithm == "GEMM":
+        depth = s.filter_width**2 * s.channels
+        return s.batch * s.out_width**2 * depth, s.outputs * depth, 1.0
     filters = s.batch * s.channels * s.outputs * s.filter_width**2
-    return data, filters, s.batch * s.outputs * s.out_width**2, 1.0
+    return s.batch * s.channels * s.width**2, filters, s.batch * s.outputs * s.out_width**2, 1.0
 
 
-def fft_terms(channels: Number, outputs: Number) -> Terms:
-    """Return the terms of FFT's time in one width bucket: a·C + b·C·K + c·K + d."""
-    return channels, channels * outputs, outputs, 1.0
+def fft_terms(algorithm: str, s: Sizes) -> Terms:
+    """Return the terms of FFT's time in one width bucket: a·C + b·C·K + c·K + d.
 
-
-def fft_tiling_terms(channels: Number, outputs: Number, out_width: Number, filter_width: Number) -> Terms:
-    """Return the terms of FFT_TILING's time: FFT's form times ⌈O / (32 − k + 1)⌉² tiles.
-
-    The filter width must be below 33.
+    FFT_TILING's time is this form times ⌈O / (32 − k + 1)⌉² tiles. Its filter width must be below 33.
     """
-    across = ceil_div(out_width, FFT_TILE - filter_width + 1)
-    tiles = across * across
-    return channels * tiles, channels * outputs * tiles, outputs * tiles, tiles
+    tiles = ceil_div(s.out_width, FFT_TILE - s.filter_width + 1) ** 2 if algorithm == "FFT_TILING" else 1.0
+    return s.channels * tiles, s.channels * s.outputs * tiles, s.outputs * tiles, tiles
 
 
 def term_matrix(terms: Terms) -> np.ndarray:

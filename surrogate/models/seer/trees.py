@@ -1,20 +1,16 @@
 """SEER's regression and classification trees: their arrays, and the search for the leaf size."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from surrogate.dataset.splits import label_folds
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 LEAF = -1
-Grown: TypeAlias = "DecisionTreeClassifier | DecisionTreeRegressor"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +42,7 @@ class Tree:
             raise InputError("the nodes of a tree do not fit one another")
 
     @classmethod
-    def of(cls, estimator: Grown) -> Self:
+    def of(cls, estimator: "DecisionTreeClassifier | DecisionTreeRegressor") -> Self:
         """Return the nodes of a fitted scikit-learn tree. If classes tie, a classifier predicts the lowest one."""
         grown = estimator.tree_
         classes = getattr(estimator, "classes_", None)
@@ -109,13 +105,22 @@ def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, e
     ----------
     SEER (PACT 2021) and its public repository.
     """
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
     if len(np.unique(y)) == 1:
         return Tree.constant(y[0])
     fold = np.random.default_rng(seed).permutation(len(y)) % min(FOLDS, len(y))
     sizes = leaf_sizes(len(y), evaluations, seed)
-    grow = partial(_grown, classify=classify, seed=seed)
-    losses = [_loss(x, y, fold, partial(grow, leaf=leaf), classify) for leaf in sizes] if len(sizes) > 1 else [0.0]
-    return Tree.of(grow(x, y, leaf=sizes[int(np.argmin(losses))]))
+    kind = DecisionTreeClassifier if classify else DecisionTreeRegressor
+    grown = kind(min_samples_split=MIN_PARENT, max_leaf_nodes=MAX_SPLITS + 1, random_state=seed)
+
+    def loss(leaf: int) -> float:
+        predicted = cross_val_predict(grown.set_params(min_samples_leaf=leaf), x, y, cv=PredefinedSplit(fold))
+        return float(np.mean(predicted != y if classify else (predicted - y) ** 2))
+
+    best = min(sizes, key=loss) if len(sizes) > 1 else sizes[0]
+    return Tree.of(grown.set_params(min_samples_leaf=best).fit(x, y))
 
 
 def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
@@ -123,20 +128,3 @@ def leaf_sizes(rows: int, evaluations: int, seed: int) -> list[int]:
     maximum = max(rows / 2, 1.0)
     quantile = (np.arange(evaluations) + np.random.default_rng(seed).random(evaluations)) / evaluations
     return sorted({int(size) for size in np.exp(quantile * np.log(maximum)).clip(1, maximum)})
-
-
-def _grown(x: np.ndarray, y: np.ndarray, *, leaf: int, classify: bool, seed: int) -> Grown:
-    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
-
-    grow = DecisionTreeClassifier if classify else DecisionTreeRegressor
-    minimum: dict[str, Any] = {"min_samples_split": MIN_PARENT, "min_samples_leaf": leaf}
-    return grow(max_leaf_nodes=MAX_SPLITS + 1, random_state=seed, **minimum).fit(x, y)
-
-
-def _loss(x: np.ndarray, y: np.ndarray, fold: np.ndarray, grow: Callable[..., Grown], classify: bool) -> float:
-    """Return the mean loss over held-out rows."""
-    total = 0.0
-    for train, holdout in label_folds(fold):
-        predicted = Tree.of(grow(x[train], y[train])).predict(x[holdout])
-        total += float((predicted != y[holdout]).sum() if classify else ((predicted - y[holdout]) ** 2).sum())
-    return total / len(y)
