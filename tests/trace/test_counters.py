@@ -18,13 +18,7 @@ SAMPLES = Path(__file__).parent / "samples"
 CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
 DGEMM = "void dgemm<double, int=4>(double*, int)"
 GRID = (160, 1, 1)
-METRICS = (
-    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-)
-HEAD = ("ID", "Kernel Name", "Block Size", "Grid Size", "gpu__time_duration.sum", *METRICS)
+HEAD = known_answers(__file__)["head"]
 
 
 def ncu(path: Path, launches: Sequence[Sequence[object]]) -> Path:

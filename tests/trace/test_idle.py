@@ -10,14 +10,10 @@ from hypothesis import strategies as st
 from surrogate.trace import events, idle_table, profile
 from surrogate.trace.idle import idle_pieces
 from surrogate.trace.tables import idle_of_step, step_table, summary
-from tests.known import cases
-from tests.trace.events import call, device, event
+from tests.known import cases, known_answers
+from tests.trace.events import built, call, device, event
 
-STEP = event("user_annotation", "ProfilerStep#0", 0, 1000)
-KERNELS = [
-    *(call("cudaLaunchKernel", 0, 10, 1), device("first", 10, 90, 1)),
-    *(call("cudaLaunchKernel", 890, 10, 2), device("second", 900, 100, 2)),
-]
+STEP, *KERNELS = built(known_answers(__file__)["step"])
 KINDS = {"memory.py(1): collect": events.COLLECTION, "file.py(1): read": events.SYSTEM_CALL}
 KINDS |= {"dataloader.py(9): fetch": events.LOADER}
 
@@ -54,10 +50,8 @@ def test_pieces_cover_the_idle_time_once(read, kernels, operators, calls, frames
         if length % 5:  # the others have no launch call in the recording
             recorded.append(call("cudaLaunchKernel", max(start - 7 * thread, 0), 2, number, thread))
         recorded.append(device("kernel", start, length, number, stream=thread))
-    for category, name, added in (
-        *(("cpu_op", "aten::mm", operators), ("cuda_runtime", "cudaDeviceSynchronize", calls)),
-        ("python_function", "a.py(1): f", frames),
-    ):
+    names = {"cpu_op": "aten::mm", "cuda_runtime": "cudaDeviceSynchronize", "python_function": "a.py(1): f"}
+    for (category, name), added in zip(names.items(), (operators, calls, frames), strict=True):
         recorded += [event(category, name, start, length, thread, correlation=-1) for start, length, thread in added]
     profiled = _profile(read, recorded)
     activities = profiled.trace.activities  # a reader shortens kernels that overlap on a stream or outlast a wait
@@ -79,10 +73,8 @@ def test_a_range_around_system_calls_is_one_piece(read):
     """The range lasts from 100 to 890 µs, in the only idle gap; its two reads do not divide it."""
     reads = [event("python_function", "file.py(1): read", start, 50) for start in (200, 400)]
     rows = idle_table(_profile(read, [STEP, *KERNELS, event("user_annotation", "IO 1", 100, 790), *reads])).rows
-    assert [(row["name"], row["time_us"], row["pieces"]) for row in rows] == [
-        ("IO #", 790, 1),
-        ("launch latency", 20, 2),
-    ]
+    found = [(row["name"], row["time_us"], row["pieces"]) for row in rows]
+    assert found == [("IO #", 790, 1), ("launch latency", 20, 2)]
 
 
 def test_the_main_thread_is_asked_where_the_launching_thread_does_nothing(read):
@@ -94,16 +86,13 @@ def test_the_main_thread_is_asked_where_the_launching_thread_does_nothing(read):
     assert times == {"load #": 300, "mm": 100, "no recorded event": 390, "launch latency": 20}
 
 
-def test_real_causes_of_idle_time(real):
+@cases(__file__)
+def test_real_causes_of_idle_time(real, name, cause, label):
     """ResNet-50 waits for its data, and power iteration for its file."""
-    for name, cause, label in (
-        ("resnet50_b32_training_v100.json.gz", "data loader", "enumerate(DataLoader)#"),
-        ("nsys_power_iteration.sqlite", "range", "IO #"),
-    ):
-        table = idle_table(real(name))
-        longest = table.rows[0]
-        assert (longest["cause"], longest["name"].startswith(label)) == (cause, True) and longest["share_pct"] > 70
-        assert sum(row["time_us"] for row in table) == pytest.approx(summary(real(name))["idle_ms"] * 1e3)
+    table = idle_table(real(name))
+    longest = table.rows[0]
+    assert (longest["cause"], longest["name"].startswith(label)) == (cause, True) and longest["share_pct"] > 70
+    assert sum(row["time_us"] for row in table) == pytest.approx(summary(real(name))["idle_ms"] * 1e3)
 
 
 def test_the_summary_and_the_page_show_the_causes(seer, tmp_path):

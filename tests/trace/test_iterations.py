@@ -11,15 +11,13 @@ from surrogate.trace.events.phases import captured_calls, start_up_calls
 from surrogate.trace.events.repetition import periods
 from surrogate.trace.tables import summary
 from tests.known import cases
-from tests.trace.events import call, device, event
+from tests.trace.events import built, call, device, event
 
 
 def test_profiler_steps_become_iterations(make_trace, read):
     found = iterations(read(make_trace(steps=3)))
-    labels = [f"ProfilerStep#{number}" for number in (5, 6, 7)]
-    assert [(iteration.label, iteration.by, iteration.time_us) for iteration in found] == [
-        (label, "step", 990.0) for label in labels
-    ]
+    expected = [(f"ProfilerStep#{number}", "step", 990.0) for number in (5, 6, 7)]
+    assert [(iteration.label, iteration.by, iteration.time_us) for iteration in found] == expected
 
 
 def _without(trace, *prefixes):
@@ -148,10 +146,7 @@ def test_steps_count_if_they_hold_work_and_their_kernels(lost, added, counted, n
     trace = make_trace(steps=4)
     recorded = [record for record in trace["traceEvents"] if record["cat"] in ("kernel", "gpu_memcpy")][slice(*lost)]
     kept = [record for record in trace["traceEvents"] if record not in recorded]
-    extra = [
-        event(category, name, 1_700_000_000_000_000 + start, time, thread)
-        for category, name, start, time, thread in added
-    ]
+    extra = [each | {"ts": 1_700_000_000_000_000 + each["ts"]} for each in built(added)]
     found = read({"traceEvents": kept + extra})
     every = iterations(found)
     assert [part.index for part in every] == counted
@@ -171,9 +166,8 @@ def test_captures_and_start_up_are_found(calls, kernels, captured, start_up, rea
     found = read({"traceEvents": recorded})
     assert np.flatnonzero(captured_calls(found)).tolist() == captured
     assert np.flatnonzero(start_up_calls(found)).tolist() == start_up
-    assert ("stream capture" in str(found.notes)) == bool(captured) and ("warm-up" in str(found.notes)) == bool(
-        start_up
-    )
+    noted = ["stream capture" in str(found.notes), "warm-up" in str(found.notes)]
+    assert noted == [bool(captured), bool(start_up)]
 
 
 @cases(__file__)
@@ -210,11 +204,8 @@ def test_the_last_complete_step_ends_where_a_cut_one_begins(read):
 def test_a_loop_that_covers_little_is_no_iteration(read):
     """Runs of 2, 5, 3 and 4 launches of one kernel, each followed by a pause of another length."""
     starts = [0, 10, 500, 510, 520, 530, 540, 1700, 1710, 1720, 3600, 3610, 3620, 3630]
-    recorded = [
-        event
-        for i, at in enumerate(starts)
-        for event in (call("cudaLaunchKernel", at, 5, i), device("k", at + 6, 3, i))
-    ]
+    recorded = [call("cudaLaunchKernel", at, 5, i) for i, at in enumerate(starts)]
+    recorded += [device("k", at + 6, 3, i) for i, at in enumerate(starts)]
     assert [part.by for part in iterations(read({"traceEvents": recorded}))] == ["whole"]
 
 

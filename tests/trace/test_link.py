@@ -33,14 +33,9 @@ def test_parent_is_the_latest_started_enclosing_interval(rows):
     start, end, thread, parent, _ = _nest(rows)
     assert len(parent) == len(rows)
     for row in range(len(rows)):
-        around = [
-            r
-            for r in range(len(rows))
-            if thread[r] == thread[row]
-            and start[r] <= start[row]
-            and end[row] <= end[r]
-            and (start[r], -end[r], r) < (start[row], -end[row], row)
-        ]
+        encloses = (thread == thread[row]) & (start <= start[row]) & (end[row] <= end)
+        rest = [r for r in np.flatnonzero(encloses).tolist() if r != row]
+        around = [r for r in rest if (start[r], -end[r], r) < (start[row], -end[row], row)]
         expected = max((start[r], -end[r]) for r in around) if around else None
         found = None if parent[row] < 0 else (start[parent[row]], -end[parent[row]])
         assert found == expected
@@ -146,12 +141,10 @@ def test_overlong_kernels_end_at_the_next_one_or_at_a_wait(name, node, times, wa
     ``name`` are the launches, repeated for all kernels.
     """
     launches = name.split() * len(times)
-    recorded = [call(launches[i], 100 * i, 5, i) for i in range(len(times))] + [
-        call(waits, start, time, 99) for waits, start, time in wait
-    ]
-    recorded += [
-        device("k", 100 * i + 10, time, i, 7, "kernel", **{"graph node id": node}) for i, time in enumerate(times)
-    ]
+    recorded = [call(launches[i], 100 * i, 5, i) for i in range(len(times))]
+    recorded += [call(waits, start, time, 99) for waits, start, time in wait]
+    for i, time in enumerate(times):
+        recorded.append(device("k", 100 * i + 10, time, i, 7, "kernel", **{"graph node id": node}))
     trace = read({"traceEvents": recorded})
     assert (trace.activities.end_ns / 1e3).tolist() == ends
     clipped = sum(end != 100 * i + 10 + time for i, (time, end) in enumerate(zip(times, ends, strict=True)))

@@ -1,14 +1,13 @@
 """Short kernel names: known answers, and distinct names stay distinct."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.trace import events, find_layers
 from surrogate.trace.events.parts import layer_type
 from surrogate.trace.result import MAX_NAME_LENGTH, short_names
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.trace.events import event
 
 
@@ -27,15 +26,7 @@ def test_short_names_are_distinct_and_bounded(names):
     assert all(len(text) <= MAX_NAME_LENGTH for text in short.values())
 
 
-TRACES = (
-    "vgg13_b128_training_h100.json.gz",
-    "resnet50_b32_training_v100.json.gz",
-    "resnet_training_2080ti_no_dims.json.gz",
-    "nsys_power_iteration.sqlite",
-)
-
-
-@pytest.mark.parametrize("name", TRACES)
+@cases(__file__)
 def test_short_names_of_real_traces_are_distinct(real, name):
     trace = real(name)
     kernels = np.unique(trace.activities.name[trace.activities.kind == events.KERNEL])
@@ -45,8 +36,7 @@ def test_short_names_of_real_traces_are_distinct(real, name):
 
 
 def test_a_label_has_neither_arguments_nor_numbers():
-    labels = {"forward(batch=32, step=17)": "forward", "iter 4 loss=0.34": "iter #", "mlp_3 [bs = 4]": "mlp_#"}
-    labels |= {"void f(int)": "void f(int)", "a=b": "a=b", "aten::conv2d": "conv2d"}
+    labels = known_answers(__file__)["labels"]
     assert {text: layer_type(text) for text in labels} == labels
 
 
@@ -66,10 +56,7 @@ def test_layers_have_the_path_of_their_modules(read):
         return event("python_function", f"nn.Module: {name}", start, length)
 
     events = [module("Net_0", 0, 100), event("python_function", "net.py(3): forward", 5, 90)]
-    for name, operator, start in (
-        *(("Conv2d_0", "aten::conv2d", 10), ("ReLU_0", "aten::relu", 20), ("Conv2d_1", "aten::conv2d", 30)),
-        *(("ReLU_0", "aten::relu", 40), ("", "aten::add", 50), ("", "aten::add", 60)),
-    ):
+    for name, operator, start in known_answers(__file__)["modules"]:
         events += [module(name, start, 8)] if name else []
         events.append(event("cpu_op", operator, start + 1, 5))
     layers = find_layers(read({"traceEvents": [*events, event("cpu_op", "aten::sum", 110, 5)]}))

@@ -1,6 +1,5 @@
 """Tables of layers, kernels, types and copies, and the summary: known answers, and totals of the trace."""
 
-import json
 import re
 
 import numpy as np
@@ -21,7 +20,7 @@ from surrogate.trace.tables import (
     type_table,
 )
 from surrogate.trace.whatif import what_ifs
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.trace import events
 
 CONV_FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
@@ -43,23 +42,10 @@ def _by(table, key):
 
 
 def test_backward_kernels_belong_to_their_forward_layer(invented):
-    layers = invented.layers
-    found = [
-        (
-            invented.trace.name_of(invented.trace.activities, i),
-            layers.name[layers.of_activity[i]],
-            layers.phase_of_activity[i],
-        )
-        for i in range(6)
-    ]
-    assert found == [
-        ("volta_scudnn_128x64_relu_interior_nn_v1", "conv2d.0", FORWARD),
-        ("relu_kernel", "relu.0", FORWARD),
-        ("relu_backward_kernel", "relu.0", BACKWARD),
-        ("cudnn_wgrad_kernel", "conv2d.0", BACKWARD),
-        ("add_kernel", "Optimizer.step#SGD.step.0", OTHER),
-        ("Memcpy DtoH (Device -> Pageable)", "copy_.0", FORWARD),
-    ]
+    layers, names = invented.layers, [invented.trace.name_of(invented.trace.activities, i) for i in range(6)]
+    found = [[name, layers.name[layers.of_activity[i]]] for i, name in enumerate(names)]
+    assert found == known_answers(__file__)["layer_of_kernel"]
+    assert layers.phase_of_activity[:6].tolist() == [FORWARD, FORWARD, BACKWARD, BACKWARD, OTHER, FORWARD]
 
 
 def test_overlapping_layers_of_two_threads_are_not_mixed(make_trace, read):
@@ -171,42 +157,35 @@ def test_step_parts_equal_hand_computed_values(make_trace, read):
     assert _parts(read(trace)) == [360, 0, 40, 390, 0, 0, 80, 120]
 
 
-def test_a_device_is_not_idle_while_it_runs_kernels_of_an_earlier_iteration(read):
-    launches = [events.call("cudaLaunchKernel", start, 5, number) for number, start in enumerate((10, 120), 1)]
-    steps = [events.event("user_annotation", f"ProfilerStep#{i}", 100 * i, 100) for i in range(2)]
-    kernels = [
-        events.device("long", 20, 130, 1),
-        events.device("short", 160, 20, 2),
-    ]  # in step 1: 100 to 150 and 160 to 180
-    trace = read({"traceEvents": [*steps, *launches, *kernels]})
-    (row,) = step_table(trim(trace, iterations_kept=[1])).rows
+def test_a_device_is_not_idle_while_it_runs_kernels_of_an_earlier_iteration(read, table_events):
+    """In step 1, kernels run from 100 to 150 and from 160 to 180 µs."""
+    (row,) = step_table(trim(read({"traceEvents": table_events}), iterations_kept=[1])).rows
     assert (row["compute_us"], idle_of_step(row)) == (70, 30)
 
 
 def test_step_parts_of_real_traces_sum_to_the_step(of_resnet, real):
-    for profiled in (
-        of_resnet,
-        profile(real("nsys_power_iteration.sqlite")),
-        profile(real("edge_no_gpu_events.json.gz")),
-    ):
+    others = [profile(real(name)) for name in ("nsys_power_iteration.sqlite", "edge_no_gpu_events.json.gz")]
+    for profiled in (of_resnet, *others):
         for row in step_table(profiled):
             assert min(row[name] for name in STEP_PARTS) > -1e-6
             assert sum(row[name] for name in STEP_PARTS) == pytest.approx(row["time_us"])
     assert summary(of_resnet)["bound"].startswith("the host (largest share")
 
 
+def steps_of_one_kernel(count: int, period_us: float, length_us: float, call_us: float = 10) -> list[dict]:
+    """Return steps, their launches of 5 µs, and their kernels of 1 µs, each of which begins 20 µs after its launch."""
+    starts = [period_us * n for n in range(count)]
+    steps = [events.event("user_annotation", f"ProfilerStep#{n}", at, length_us) for n, at in enumerate(starts)]
+    calls = [events.call("cudaLaunchKernel", at + call_us, 5, n) for n, at in enumerate(starts)]
+    return [*steps, *calls, *(events.device("gemm", at + call_us + 20, 1, n) for n, at in enumerate(starts))]
+
+
 def test_parts_of_a_step_follow_the_clock_of_the_device(read):
     """The host launches a kernel of 15 ms every 10 ms, so a step of the device is its kernel, though 9 ms run late."""
-    recorded = [
-        part
-        for n in range(3)
-        for part in (
-            events.event("user_annotation", f"ProfilerStep#{n}", 10_000 * n, 9_999),
-            events.event("cpu_op", "aten::mm", 10_000 * n + 100, 200),
-            events.call("cudaLaunchKernel", 10_000 * n + 150, 10, n),
-            events.device("gemm", 15_000 * n + 200, 15_000, n),
-        )
-    ]
+    recorded = [events.event("cpu_op", "aten::mm", 10_000 * n + 100, 200) for n in range(3)]
+    recorded += steps_of_one_kernel(3, 10_000, 9_999, call_us=150)
+    for n, kernel in enumerate(recorded[-3:]):
+        kernel |= {"ts": 15_000 * n + 200, "dur": 15_000}
     profiled = profile(read({"schemaVersion": 1, "traceEvents": recorded}))
     (row,) = type_table(profiled).rows
     assert (row["total_us"], row["per_iteration_us"]) == (45_000, 15_000)
@@ -230,19 +209,9 @@ def test_batch_sweep_marks_the_smallest_efficient_batch(make_trace, read):
     assert [row["batch"] for row in batch_sweep(profiles, [1, 2, 3]).rows] == [1, 2, 3]
 
 
-def test_figures_of_the_summary_have_no_exponents(seer, tmp_path):
+def test_figures_of_the_summary_have_no_exponents(seer, saved):
     """Four steps of 2.5 s, of which the device works 4 µs in all, so it idles 9,999.996 ms."""
-    steps = [
-        part
-        for n in range(4)
-        for part in (
-            events.event("user_annotation", f"ProfilerStep#{n}", 2.5e6 * n, 2.5e6),
-            *(events.call("cudaLaunchKernel", 2.5e6 * n + 10, 5, n), events.device("gemm", 2.5e6 * n + 30, 1, n)),
-        )
-    ]
-    file = tmp_path / "trace.json"
-    file.write_text(json.dumps({"traceEvents": steps}), encoding="utf-8")
-    shown = seer("summary", file).succeeded().out
+    shown = seer("summary", saved({"traceEvents": steps_of_one_kernel(4, 2.5e6, 2.5e6)})).succeeded().out
     assert re.search(r"^iteration_ms +2,500 ", shown, re.M) and re.search(r"^idle_ms +10,000 ", shown, re.M)
 
 
@@ -302,11 +271,8 @@ def test_recorded_module_frames_become_layers(real):
     assert (types["Conv2d"]["layers"], types["Linear"]["layers"], types["MaxPool2d"]["layers"]) == (10, 3, 5)
     assert sum(row["total_us"] for row in layer_table(profiled)) == pytest.approx(profiled.total_us)
     assert types["Conv2d"]["backward_us"] > types["Conv2d"]["forward_us"] > 0
-    assert (
-        summary(profiled)["unattributed_pct"] == 0.0
-        and profiled.gpu is not None
-        and profiled.gpu.name.startswith("h100")
-    )
+    assert summary(profiled)["unattributed_pct"] == 0.0
+    assert profiled.gpu is not None and profiled.gpu.name.startswith("h100")
     units = {row["unit"]: row for row in reversed(kernel_table(profiled).rows) if row["compute_pct"]}
     peaks = {unit: round(100 * row["tflops"] / row["compute_pct"], 1) for unit, row in units.items()}
     assert peaks == {"fp32": 66.9, "tf32": 494.7}  # datasheet peak of TF32 without sparsity
