@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from surrogate.trace.events.batches import BATCH_BYTES, EventFile
 from surrogate.trace.events.read import read_kineto
+from tests.known import known_answers
 
 _BAIT = ('}, {"ph"', '"traceEvents": [', "}\\", '\\"},{', "]", "\u2028", "\U0001f600", "\x00", "é")
 _TEXTS = st.text(max_size=8) | st.sampled_from(_BAIT)
@@ -96,15 +97,6 @@ def test_damage_in_the_middle_raises_input_error(refused, make_trace, damage):
         read_kineto(in_pieces(content[:position] + damage + content[position:], 1000), "t.json")
 
 
-_LIMITED = """
-import resource, sys
-from surrogate.trace import read_trace
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-trace = read_trace(sys.argv[1])
-print(len(trace.ranges), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
-"""
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_discarded_events(tmp_path):
     """Of 60 MB a thousandth is kept; a batch needs its text, two copies and objects of 10 times its text."""
@@ -117,7 +109,7 @@ def test_memory_does_not_grow_with_discarded_events(tmp_path):
             file.write(",\n".join([json.dumps(arrow)] * 1000) + ",\n")
             file.write(json.dumps({"ph": "X", "cat": "cpu_op", "name": "a", "ts": next(number), "dur": 1}) + ",\n")
         file.write('{"ph": "M"}]}')
-    command = [sys.executable, "-c", _LIMITED, str(path)]
+    command = [sys.executable, "-c", known_answers(__file__)["reader"], str(path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     ranges, grown = map(int, answer.stdout.split())
     assert ranges == next(number) // 2

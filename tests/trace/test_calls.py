@@ -8,7 +8,6 @@ from surrogate.features.families import operator
 from surrogate.features.families.gemm import Addmm, Gemm
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace.calls import CallReader, rebatched
-from tests.trace.events import event
 
 FLOPS = 2 * 8 * 16 * 30 * 30 * 3 * 3 * 3
 CONV = Conv(n=8, c=3, h=32, k=16, r=3)
@@ -42,18 +41,11 @@ def test_forward_convolution_without_backward_takes_its_output_from_the_next_ope
     assert CallReader(followed).problems(rows_of(followed, "aten::cudnn_convolution")[0]) == (CONV,)
 
 
-def test_backward_convolution_parts_take_shapes_from_the_enclosing_call(read):
-    shapes = [[8, 3, 32, 32], [8, 16, 30, 30], [16, 3, 3, 3]]
-    names = ["", "_input", "_weight"]
-    events = []
-    for i, name in enumerate(names):
-        tensors = {"Input Dims": [[], *shapes[1:]] if name else shapes, "Input type": ["float"] * 3}
-        length = 5 if name else 100
-        events.append(event("cpu_op", f"aten::cudnn_convolution_backward{name}", 10 * i, length, **tensors))
-    trace = read({"traceEvents": events})
+def test_backward_convolution_parts_take_shapes_from_the_enclosing_call(read, table_events):
+    trace = read({"traceEvents": table_events})
     reader = CallReader(trace)
     assert [reader.problems(row)[0].direction for row in (1, 2)] == ["bwd_data", "bwd_filter"]  # type: ignore[index]
-    lonely = read({"traceEvents": events[1:]})
+    lonely = read({"traceEvents": table_events[1:]})
     with pytest.raises(UnsupportedError, match="around it"):
         CallReader(lonely).problems(0)
 

@@ -147,10 +147,9 @@ def test_diff_totals_equal_the_summary(resnet):
     assert totals["device idle"] == pytest.approx(1e3 * facts["idle_ms"] / facts["iterations"])
 
 
-def test_diff_command_prints_tables_json_and_csv(seer, make_trace, tmp_path):
-    for name, trace in (("a", make_trace(steps=2)), ("b", on_another_gpu(make_trace(steps=3)))):
-        (tmp_path / f"{name}.json").write_text(json.dumps(trace))
-    words = "diff", tmp_path / "a.json", tmp_path / "b.json", "--by", "operator"
+def test_diff_command_prints_tables_json_and_csv(seer, make_trace, saved):
+    a, b = saved(make_trace(steps=2), "a.json"), saved(on_another_gpu(make_trace(steps=3)), "b.json")
+    words = "diff", a, b, "--by", "operator"
     code, out, _ = seer(*words, "--top", 1)
     lines = [line.split() for line in out.splitlines() if line]
     assert code == 0 and "matched by operator" in out.splitlines()[0]
@@ -161,13 +160,12 @@ def test_diff_command_prints_tables_json_and_csv(seer, make_trace, tmp_path):
     assert code == 0 and json.loads(out)["totals"] == answer["totals"]
 
 
-def test_diff_command_refuses_wrong_input(seer, file, make_trace, tmp_path):
+def test_diff_command_refuses_wrong_input(seer, file, make_trace, saved):
     other = make_trace()
     for event in other["traceEvents"]:
         event["name"] = event["name"][::-1]
-    (tmp_path / "other.json").write_text(json.dumps(other))
     host = [event for event in other["traceEvents"] if event["cat"] == "cpu_op"]
-    (tmp_path / "host.json").write_text(json.dumps({"traceEvents": host}))
-    for words in ([tmp_path / "other.json"], [tmp_path / "host.json"], [file, "--iteration", 9]):
+    unlike, no_device = saved(other, "other.json"), saved({"traceEvents": host}, "host.json")
+    for words in ([unlike], [no_device], [file, "--iteration", 9]):
         assert seer("diff", file, *words).is_refusal()
-    assert "0 % of A's device time" in seer("diff", file, tmp_path / "other.json")[2]
+    assert "0 % of A's device time" in seer("diff", file, unlike)[2]

@@ -19,15 +19,8 @@ def make_action(start, end, rows=(), name="cudaLaunchKernel", **settings) -> Act
 def make_step(name, start, end, *actions, thread=0, events=(), **settings) -> HostStep:
     """Return an operator from ``start`` to ``end`` µs with traced sub-events at ``events``."""
     given = {"parent": -1, "iteration": 0, "is_input": False, "is_operator": True, **settings}
-    return HostStep(
-        name,
-        thread,
-        round(start * 1e3),
-        round(end * 1e3),
-        actions=actions,
-        events_ns=tuple(round(event * 1e3) for event in events),
-        **given,
-    )
+    given["events_ns"] = tuple(round(event * 1e3) for event in events)
+    return HostStep(name, thread, round(start * 1e3), round(end * 1e3), actions=actions, **given)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import host_work, measure_overheads
 from surrogate.trace.iteration.predict import iteration_times
 from surrogate.trace.iteration.times import DeviceTimes, PredictedTime, predicted_times
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.trace.events import call, device, event
 
 KERNEL = device("k", 1, 2, 1)
@@ -66,10 +66,8 @@ def trace(read, make_trace):
 def test_iteration_times_of_the_invented_trace(trace):
     found = iteration_times(trace)
     assert [iteration.label for iteration in found] == ["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7"]
-    assert all(
-        iteration.measured_us == 990.0 and iteration.coverage == 1.0 and iteration.host_coverage == 1.0
-        for iteration in found
-    )
+    for each in found:
+        assert (each.measured_us, each.coverage, each.host_coverage) == (990.0, 1.0, 1.0)
     assert all(iteration.device_us == iteration.measured_device_us == 400.0 for iteration in found)
     assert all(iteration.unprofiled_us <= iteration.predicted_us <= iteration.measured_us for iteration in found)
     assert found.batch == 8 and found.gpu == "v100-sxm2-16gb" and found.unknown == ()
@@ -121,16 +119,9 @@ def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
     predictors = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
     ratio = 0.92 * 900 / (0.772 * 5325)
     found = transferred_us(trace, fake, predictors)
-    assert found == pytest.approx(
-        {
-            "volta_scudnn_128x64_relu_interior_nn_v1": 50,
-            "relu_kernel": 3.9 + 18.4 * ratio,
-            "relu_backward_kernel": 30 * ratio,
-            "cudnn_wgrad_kernel": 100,
-            "add_kernel": 3.9 + 8.4 * ratio,
-            "Memcpy DtoH (Device -> Pageable)": 3.9 + 38.4 / 4,
-        }
-    )
+    names = known_answers(__file__)["activities"]
+    times_us = [50, 3.9 + 18.4 * ratio, 30 * ratio, 100, 3.9 + 8.4 * ratio, 3.9 + 38.4 / 4]
+    assert found == pytest.approx(dict(zip(names, times_us, strict=True)))
     predicted = transferred_us(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), predictors)
     assert predicted["relu_kernel"] == pytest.approx(3.9 + 18.4)
 
@@ -147,11 +138,8 @@ def test_a_product_reaches_the_rate_that_the_power_allows_on_the_board_or_its_tw
 
 
 def test_errors_of_kernel_kinds_are_independent():
-    parts = (
-        PredictedTime(20.0, "rates", 0.4, "a"),
-        PredictedTime(10.0, "rates", 0.1, "a"),
-        PredictedTime(10.0, "model", 1.2, "b"),
-    )
+    rows = ((20.0, "rates", 0.4, "a"), (10.0, "rates", 0.1, "a"), (10.0, "model", 1.2, "b"))
+    parts = tuple(PredictedTime(*row) for row in rows)
     assert DeviceTimes(np.ones(3), (), (), parts).factor_90 == pytest.approx(np.exp(np.hypot(9, 12) / 40))
     assert DeviceTimes(np.ones(3), ()).factor_90 == 1
     assert DeviceTimes(np.ones(3), (), (), parts, board_factor=3.0).factor_90 == 3
@@ -168,9 +156,8 @@ def test_prediction_that_replaces_a_measured_time_stays_near_its_transfer_by_rat
     names, fill = ("v100-sxm2-16gb", "a100-sxm4-40gb"), operator("fill", n=10**8)
     by_rates_us = 1.6 + (1000 - 1.6) * 0.92 * 900 / (0.9 * 1555)
     found = [PredictedTime(1000.0, "roofline", 2.0), PredictedTime(factor * by_rates_us, "model", 0.1)]
-    each = [
-        kernel_times.OperatorOnGpu.of(gpu(name), [fill], {fill: time}) for name, time in zip(names, found, strict=True)
-    ]
+    times = zip(names, found, strict=True)
+    each = [kernel_times.OperatorOnGpu.of(gpu(name), [fill], {fill: time}) for name, time in times]
     moved = kernel_times.transferred(1000.0, 1, *each)
     assert (moved.time_us, moved.source) == (pytest.approx(answer * by_rates_us), "model")
     assert moved.half_width == pytest.approx(max(0.1, abs(np.log(factor / answer))))

@@ -89,9 +89,8 @@ def _step(operators: Sequence[Op], start_us: float, first: int) -> Iterator[dict
         types = ["float" if shape else "" for shape in op.shapes]
         shapes = {"Input Dims": op.shapes, "Input type": types} if op.shapes else {}
         passes = {"Sequence number": op.sequence, "Fwd thread id": int("ackward" in op.name)}
-        yield _event(
-            op.name, host_us, HOST_US, **{"External id": number}, **shapes, **passes if op.sequence > 0 else {}
-        )
+        named = {"External id": number, **shapes, **(passes if op.sequence > 0 else {})}
+        yield _event(op.name, host_us, HOST_US, **named)
         host_us += HOST_US
         if op.kernel:
             yield _event("cudaLaunchKernel", host_us - LAUNCH_US, LAUNCH_US, "cuda_runtime", correlation=number)
@@ -114,10 +113,9 @@ class FakeAlgorithms:
     """Predicts the same times of algorithms for every convolution, with an interval of 10 % each."""
 
     def __init__(self, times_us: Mapping[str, float], source: str = "model") -> None:
-        candidates = [
-            SimpleNamespace(algorithm=name, time_us=us, lower_us=us / 1.1, upper_us=us * 1.1)
-            for name, us in times_us.items()
-        ]
+        rows = [(name, us, us / 1.1, us * 1.1) for name, us in times_us.items()]
+        names = ("algorithm", "time_us", "lower_us", "upper_us")
+        candidates = [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in rows]
         self.selection = SimpleNamespace(candidates=candidates, source=source, gpu="v100")
 
     def select(self, problem: object) -> SimpleNamespace:

@@ -1,6 +1,7 @@
 """What-ifs: known answers on the invented trace, plausible answers on real traces, and invariants."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from surrogate.trace.whatif import Interconnect, evaluate, select, setting_of, w
 from surrogate.trace.whatif.hardware import convolutions_of
 from surrogate.trace.whatif.setting import sentence
 from surrogate.trace.whatif.training import NETWORK
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.trace.whatif.steps import FakeAlgorithms, Op, trace_of
 
 
@@ -36,9 +37,8 @@ def test_amp_changes_only_fp32_kernels(refused, invented_graph, setting):
 
     def changed() -> list[int]:
         own = replace(setting, profile=replace(setting.profile, dtype=tuple(dtypes)))
-        return np.flatnonzero(
-            what_if("amp")(invented_graph, own).graph.duration_us != invented_graph.duration_us
-        ).tolist()
+        after = what_if("amp")(invented_graph, own).graph
+        return np.flatnonzero(after.duration_us != invented_graph.duration_us).tolist()
 
     with refused("no kernel is known to be fp32"):
         changed()
@@ -106,8 +106,8 @@ def test_iteration_times_agree_with_what_ifs(resnet):
 def test_what_ifs_accepts_a_trace_name(refused):
     (answer,) = what_ifs("vgg13_h100", ["amp"])
     assert answer.speedup > 1.5 and summary("vgg13_h100")["batch"] == 512
-    sources: Any = (("nowhere", "or one of"), (3, "is not a trace"))
-    for source, remedy in sources:
+    number: Any = 3
+    for source, remedy in (("nowhere", "or one of"), (number, "is not a trace")):
         with refused(remedy):
             what_ifs(source, ["amp"])
 
@@ -133,11 +133,8 @@ def test_batch_is_refused_without_shapes(refused, resnet):
 def test_misalignment_penalty_is_dropped_on_amd_and_kept_on_h200(resnet_profile, read):
     """cuBLAS is three times slower for rows of 5,185 in bf16 than for aligned rows; AMD's kernels are not."""
     sizes = [[16, 5185, 64], [16, 64, 5185]]
-    ops = [
-        Op("aten::bmm", f"cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_tn_align{n}", 1083, shapes=sizes)
-        for n in (1, 8)
-    ]
-    trace = trace_of(ops)
+    name = "cutlass_75_tensorop_bf16_s1688gemm_bf16_256x128_tn_align"
+    trace = trace_of([Op("aten::bmm", f"{name}{n}", 1083, shapes=sizes) for n in (1, 8)])
     for event in trace["traceEvents"]:
         if event["name"] == "aten::bmm":
             event["args"]["Input type"] = ["c10::BFloat16"] * 2
@@ -151,17 +148,13 @@ def test_misalignment_penalty_is_dropped_on_amd_and_kept_on_h200(resnet_profile,
 
     odd, even = after("mi210")
     assert odd < 0.5 * even
-    odd, even = after("mi300x")  # measured there: the prediction is the answer for both
-    assert odd == pytest.approx(even)
-    odd, even = after("h200-sxm")
-    assert odd == pytest.approx(even)
+    for target in ("mi300x", "h200-sxm"):  # measured there: the prediction is the answer for both
+        odd, even = after(target)
+        assert odd == pytest.approx(even)
     # Products in bf16 were measured on the H100 and the H200; the T4 has no bf16 units, so its interval is wider.
-    setting = setting_of(profiled)
-    trace_predictors = setting.predictors(profiled.gpu)
-    h200, t4 = (
-        predicted_times(profiled.trace, setting.predictors(gpu(name)), trace_predictors=trace_predictors).factor_90
-        for name in ("h200-sxm", "t4")
-    )
+    predictors = setting_of(profiled).predictors
+    transferred = partial(predicted_times, profiled.trace, trace_predictors=predictors(profiled.gpu))
+    h200, t4 = (transferred(predictors(gpu(name))).factor_90 for name in ("h200-sxm", "t4"))
     assert 1 < h200 < 2 and h200 < t4
 
 
@@ -204,9 +197,8 @@ def test_predictions_without_tf32_reach_half_of_the_peak(real):
 
 def test_amd_gemms_have_no_misalignment_penalty(measurements):
     """In rocBLAS's published fp16 times, misaligned rows take as long per FLOP as the nearest aligned product."""
-    table = pd.read_parquet(measurements / "gemm_tensile.parquet").query(
-        "dtype == 'fp16' and m > 255 and n > 255 and k > 31"
-    )
+    table = pd.read_parquet(measurements / "gemm_tensile.parquet")
+    table = table.query("dtype == 'fp16' and m > 255 and n > 255 and k > 31")
     table["flops"] = 2.0 * table.m * table.n * table.k * table.batch
     table = table[table.flops > 5e8]
     first, second = (table.transposes.str[place] for place in (0, 1))
@@ -254,9 +246,8 @@ def test_interval_widths_depend_on_the_changed_time(real):
     """Published errors refer to whole steps: amp changes all of this step, the optimizer's kernels 0.9 % of it."""
     profiled = profile(real("vgg13_b128_training_h100.json.gz"))
     rules = [what_if("amp"), what_if("fused-optimizer")]
-    answers = [
-        answer.to_dict() for answer in evaluate(graph_of(profiled.trace, profiled.layers), rules, setting_of(profiled))
-    ]
+    found = evaluate(graph_of(profiled.trace, profiled.layers), rules, setting_of(profiled))
+    answers = [answer.to_dict() for answer in found]
     widths = [answer["high_us"] / answer["predicted_us"] - 1 for answer in answers]
     assert widths == [pytest.approx(1 / 0.847 - 1, rel=0.05), pytest.approx(0.009 * 0.125, rel=0.5)]
     assert answers[1]["high_us"] < answers[1]["baseline_us"]
@@ -291,9 +282,8 @@ def test_parameter_server_and_data_parallel_exclude_each_other(refused, resnet_g
 
 @given(st.integers(1, 64), st.floats(0.1, 1e3), st.floats(1.01, 100), st.floats(0, 1e10))
 def test_more_bandwidth_never_slows_a_ring(workers, bandwidth, factor, size):
-    assert Interconnect(workers, bandwidth * factor).all_reduce_us(size) <= Interconnect(
-        workers, bandwidth
-    ).all_reduce_us(size)
+    before, after = (Interconnect(workers, bandwidth * each).all_reduce_us(size) for each in (1, factor))
+    assert after <= before
 
 
 def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_profile):
@@ -328,8 +318,8 @@ def test_best_convolution_takes_the_fastest_algorithm(refused, invented_graph, i
     FakeAlgorithms(times_us).put_into(setting)
     answer = evaluate(invented_graph, [what_if("best-convolution")], setting)[0]
     assert times(answer.predicted.graph, name="scudnn", iteration=0) == pytest.approx([50])
-    assert answer.low_us is not None and answer.high_us is not None
-    assert answer.low_us <= answer.predicted_us <= answer.high_us <= 1.002 * answer.baseline_us
+    low_us, high_us = answer.low_us or np.nan, answer.high_us or np.nan
+    assert low_us <= answer.predicted_us <= high_us <= 1.002 * answer.baseline_us
     assert "3 of 6" in answer.notes[0] and "3 do not change" in answer.notes[1]
     FakeAlgorithms(times_us, "datasheet").put_into(setting)  # the GPU was not measured
     with refused("--bundle"):
@@ -366,10 +356,8 @@ def test_what_ifs_without_effect_are_refused(refused, make_trace, read, invented
             evaluate(graph, [what_if(name)], setting_of(profiled))
     # Kernels without a launch do not wait for the host; parameters without shapes give no optimizer time.
     network: Any = {"workers": 8}
-    for key, name, why in (
-        ("correlation", "faster-host", "follow no launch"),
-        ("Input Dims", "fused-optimizer", "no par"),
-    ):
+    wanting = {"correlation": ("faster-host", "follow no launch"), "Input Dims": ("fused-optimizer", "no par")}
+    for key, (name, why) in wanting.items():
         trace = make_trace()
         for event in trace["traceEvents"]:
             if key == "Input Dims" or event.get("cat") in ("kernel", "gpu_memcpy"):
@@ -387,27 +375,15 @@ def test_answers_list_their_assumptions(resnet_graph, resnet_setting):
     """Assumptions are default numbers, the network, and the GPU of a what-if."""
     names = ("faster-host", "batch", "data-parallel", "parameter-server", "gpu=a100", "gpu", "fused-optimizer")
     answers = evaluate(resnet_graph, list(map(what_if, names)), resnet_setting)
-    network = "1 GPU per machine; between machines 10 GB/s, 10 µs per step; buckets of 25 MB; ring"
-    assert {answer.name: answer.assumes for answer in answers} == {
-        "faster-host": "how many times as fast: 2",
-        "batch": f"samples a step: 64, {sentence('loading')}",
-        "data-parallel": f"workers: 8, {network}",
-        "parameter-server": "GB/s: 10, 8 workers, each with its own link, 10 µs a message",
-        "gpu=a100-sxm4-80gb": f"a100-sxm4-80gb; {sentence('host')}",
-        "gpu": f"h100-sxm; {sentence('host')}",
-        "fused-optimizer": "SGD, 20 bytes a parameter",
-    }
+    sentences = {name: sentence(name) for name in ("loading", "host")}
+    assumptions = {name: text.format(**sentences) for name, text in known_answers(__file__)["assumptions"].items()}
+    assert {answer.name: answer.assumes for answer in answers} == assumptions
     assert answers[1].samples == 2 and answers[1].to_dict()["assumes"] == answers[1].assumes
 
 
 def test_user_function_can_be_a_what_if(refused, invented_graph, setting, tmp_path, monkeypatch):
     """A function is found in the current folder without PYTHONPATH; its errors become one line."""
-    (tmp_path / "own_what_ifs.py").write_text(
-        "from surrogate.trace.whatif import remove, select\n"
-        "def no_copies(graph):\n    return remove(graph, select(graph, kind='copy'))\n"
-        "def nothing(graph):\n    return None\n"
-        "def broken(graph):\n    raise KeyError('two\\nlines')\n"
-    )
+    (tmp_path / "own_what_ifs.py").write_text(known_answers(__file__)["own_what_ifs"])
     (tmp_path / "own_broken_module.py").write_text("def (:\n")
     monkeypatch.chdir(tmp_path)
     answer = evaluate(invented_graph, [whatif.user_function("own_what_ifs:no_copies")], setting)[0]
