@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from surrogate.models.times import BoostedArrays
 
 
-SETTING_LIMITS: Mapping[str, list[Any]] = read_toml(__file__)
-"""Hyperparameter → its minimum and maximum, or its choices. `TimeModel.fit` checks them."""
+SETTING_LIMITS: Mapping[str, Mapping[str, list[Any]]] = read_toml(__file__)
+"""Module of a model → hyperparameter → its minimum and maximum, or its choices. `TimeModel.fit` checks them."""
 
 
 class SearchRange(NamedTuple):
@@ -160,7 +160,7 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         np.ndarray
             (rows,) times in µs. If the model does not apply to a row of `Rows`, NaN. scikit-learn's tools need finite
             numbers: such a row of another table gets its roofline time, multiplied as is typical in training, and a
-            warning counts these rows.
+            warning counts these rows. A model that was read from files gives NaN.
 
         Raises
         ------
@@ -192,19 +192,21 @@ class TimeModel(RegressorMixin, BaseEstimator, ABC):
         return np.where(np.isfinite(rows.roofline_us), ratio * rows.roofline_us, time_us)
 
     def _check_settings(self) -> None:
-        """Raise `InputError` if a hyperparameter has another type than its annotation, or is outside its limits."""
-        hints = get_type_hints(type(self))
-        for name, value in self.get_params(deep=False).items():
+        """Raise `InputError` if a hyperparameter of a class in `SETTING_LIMITS` has a wrong type or value."""
+        modules = {cls.__module__.removeprefix("surrogate.models.") for cls in type(self).__mro__}
+        params = self.get_params(deep=False)
+        limits = {name: each for module in modules for name, each in SETTING_LIMITS.get(module, {}).items()}
+        for name in limits.keys() & params.keys():
+            value, (low, *high) = params[name], limits[name]
             number = value.item() if isinstance(value, np.generic) else value
             try:
-                msgspec.convert(number, hints.get(name, Any))
+                msgspec.convert(number, type(low))
             except msgspec.ValidationError as error:
                 raise InputError(f"{self.name}: {name} is {short(value)}; {str(error).replace('`', '')}") from None
-            limits = SETTING_LIMITS.get(name, [number, number])
-            if isinstance(number, str):
-                check_choice(f"{self.name}: {name}", value, limits)
-            elif not isinstance(number, bool) and name in SETTING_LIMITS and not limits[0] <= number <= limits[1]:
-                raise InputError(f"{self.name}: {name} is {value}; it must be between {limits[0]} and {limits[1]:,}")
+            if isinstance(low, str) and high:
+                check_choice(f"{self.name}: {name}", number, limits[name])
+            elif high and not low <= number <= high[0]:
+                raise InputError(f"{self.name}: {name} is {value}; it must be between {low} and {high[0]:,}")
 
     def _rows(self, X: Any, reset: bool = False) -> Rows:  # noqa: N803
         """Return the rows of a table. ``reset`` as in scikit-learn: True in a fit."""
@@ -296,7 +298,7 @@ def _checked_rows(table: pd.DataFrame, reset: bool) -> Rows:
     Raise `InputError` if a value is outside its limits and, in a fit (``reset``), if sizes do not fit one another.
     """
     name = f"X ({table.shape[0]} sample(s), {table.shape[1]} feature(s))"
-    added = {name: value for name, value in {"time_us": np.nan, "status": "failed"}.items() if "time_us" not in table}
+    added = {"time_us": np.nan, "status": "failed"} if "time_us" not in table or not reset else {}
     table, description = table.assign(**added), table.attrs.get("description")
     family = FAMILIES.from_description(description) if description else None
     try:

@@ -1,7 +1,9 @@
 """Models are scikit-learn estimators: scikit-learn's checks, refusals of one line, and its tools on tables."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,13 @@ import pytest
 from sklearn.inspection import permutation_importance
 from sklearn.model_selection import GridSearchCV, learning_curve
 
-from surrogate.dataset.rows import rows_of
+from surrogate import compare, evaluate, load, train
+from surrogate.bundle.bundle import save
+from surrogate.dataset.rows import Rows, rows_of
+from surrogate.dataset.store import Dataset
+from surrogate.features.conv import Conv
+from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.models import TimeModel
 from surrogate.models.base import SETTING_LIMITS
 from surrogate.models.published import Forest
 from surrogate.models.registry import DECLARED, model_class
@@ -34,12 +42,32 @@ def test_model_passes_the_checks_that_apply(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in DECLARED if name != "calibrated"])
 def test_setting_outside_its_limits_is_refused(refused: Any, measured: Any, name: str) -> None:
-    settings = model_class(name)().get_params()
-    assert {each for each, value in settings.items() if type(value) in (int, float)} <= {*SETTING_LIMITS}
-    for setting, default in settings.items():
+    for setting, default in model_class(name)().get_params().items():
         for value in (-1, None, [2], *((np.nan, np.inf, 1e30) if type(default) is float else (2.5, "x"))):
             with refused(setting if isinstance(default, int | float) else ""):
                 model_class(name)(**{setting: value}).fit(*measured)
+
+
+@dataclass(eq=False, repr=False)
+class OwnModel(TimeModel):
+    """Predict the roofline. Its settings have names of other models' settings, and annotations of no JSON type."""
+
+    name: ClassVar[str] = "own"
+    width: float = 0.5
+    device: str = "tpu"
+    rounds: "np.ndarray | pd.DataFrame | None" = None
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        pass
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        return rows.roofline_us
+
+
+def test_limits_of_other_models_do_not_hold_for_an_own_model(measured: Any) -> None:
+    assert {*OwnModel().get_params()} <= {name for limits in SETTING_LIMITS.values() for name in limits}
+    frame, time_us = measured
+    np.testing.assert_array_equal(OwnModel().fit(frame, time_us).predict(frame), rows_of(frame).roofline_us)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +101,10 @@ def test_columns_are_found_by_name(refused: Any, measured: Any) -> None:
     model = Forest(trees=4).fit(frame, time_us)
     expected = model.predict(rows_of(frame))
     assert model.feature_names_in_.tolist() == list(frame) and model.n_features_in_ == frame.shape[1]
-    for same in (frame[list(frame)[::-1]], frame.assign(note=1), frame.astype(object), frame.set_axis([0] * 40)):
+    for same in (
+        *(frame[list(frame)[::-1]], frame.assign(note=1), frame.astype(object), frame.set_axis([0] * 40)),
+        *(frame.assign(time_us="?"), frame.assign(time_us=-1.0, status="unknown")),
+    ):
         np.testing.assert_array_equal(model.predict(same), expected)
     with refused("missing: k"):
         model.predict(frame.drop(columns="k"))
@@ -88,6 +119,25 @@ def test_rows_that_a_model_cannot_answer_get_a_typical_time_in_a_table(measured:
         predicted = model.predict(unseen)
     rows = rows_of(frame)
     np.testing.assert_allclose(predicted, rows.roofline_us * np.median(time_us / rows.roofline_us))
+
+
+def test_no_answer_of_a_command_is_a_typical_time(monkeypatch: pytest.MonkeyPatch, table: Any, tmp_path: Path) -> None:
+    """The bundle's model has no time for Winograd, and one fold's forest has none."""
+    monkeypatch.setattr(TimeModel, "_typical_us", lambda *_: pytest.fail("a typical time is an answer"))
+    frame = table(6, batches=(1, 8), algorithms=("GEMM", "IMPLICIT_GEMM", "WINOGRAD"))
+    known, of_one_shape = frame["algorithm"] != "WINOGRAD", (frame["c"] == 16) & (frame["groups"] == 1)
+    bundle = tmp_path / "bundle"
+    save(train(Dataset(frame[known]), model="seer-time-only"), bundle)
+    predicted = load(bundle).predict(frame).to_frame()
+    assert (predicted["source"] == np.where(known, "model", "roofline")).all() and not known.all()
+    (conv,) = frame[list(SIZE_COLUMNS)].iloc[:1].to_dict("records")
+    selected = load(bundle, gpu="t4").select(Conv(**conv))
+    assert {each.source for each in selected.estimates} == {"model"}
+    assert max(part["rows"] for part in evaluate(bundle, Dataset(frame))) == known.sum()
+    table = Dataset(frame[known | of_one_shape])
+    compared = compare(table, models="forest", folds_count=2, seeds=1).predictions
+    unanswered = compared["predicted_us"].isna()
+    assert unanswered.any() and {*compared["algorithm"][unanswered]} == {"WINOGRAD"}
 
 
 @pytest.mark.filterwarnings("ignore:.*does not apply")
