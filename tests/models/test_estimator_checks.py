@@ -125,7 +125,7 @@ def test_no_answer_of_a_command_is_a_typical_time(monkeypatch: pytest.MonkeyPatc
     """The bundle's model has no time for Winograd, and one fold's forest has none."""
     monkeypatch.setattr(TimeModel, "_typical_us", lambda *_: pytest.fail("a typical time is an answer"))
     frame = table(6, batches=(1, 8), algorithms=("GEMM", "IMPLICIT_GEMM", "WINOGRAD"))
-    known, of_one_shape = frame["algorithm"] != "WINOGRAD", (frame[["c", "groups", "r"]] == (16, 1, 3)).all(axis=1)
+    known, of_one_shape = frame["algorithm"] != "WINOGRAD", frame.eval("c == 16 and groups == 1 and r == 3")
     bundle = tmp_path / "bundle"
     save(train(Dataset(frame[known]), model="seer-time-only"), bundle)
     predicted = load(bundle).predict(frame).to_frame()
