@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..caches import BoundedCache
 from ..elementwise import Number, ceil_div, log2, maximum, minimum, round_up
 from ..errors import refusal
 from ..problem import ELEMENTS, MATHS, Size
@@ -23,6 +25,8 @@ TILE = 128
 """Rows and columns of a grouped product's tile."""
 DRAWS = 32
 """Number of random routings for a mean load."""
+MAX_DRAWN_BYTES = 1 << 20
+"""Maximum size of the random draws that are kept."""
 
 
 class ExpertLoad(NamedTuple):
@@ -38,6 +42,15 @@ class ExpertLoad(NamedTuple):
     tiles: Number
 
 
+_UNIFORM: BoundedCache[int, np.ndarray] = BoundedCache(MAX_DRAWN_BYTES, attrgetter("nbytes"))
+
+
+def _uniform(experts: int) -> np.ndarray:
+    """Return `DRAWS` uniform draws for each expert, (draws, experts)."""
+    kept = _UNIFORM.get(experts)
+    return _UNIFORM.put(experts, np.random.default_rng(0).random((DRAWS, experts))) if kept is None else kept
+
+
 @lru_cache(maxsize=16_384)
 def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) -> ExpertLoad:
     """Return `Moe.load` under a power law: the mean of random draws."""
@@ -45,19 +58,21 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     pairs = tokens * topk
     a = 1.0 - exponent
     log_range = np.log(max(0.8 * tokens, 1.01) if pairs > experts else 2.0 / 0.01)
-    uniform = np.random.default_rng(0).random((DRAWS, experts))
-    share = np.exp(np.log1p(uniform * np.expm1(a * log_range)) / a if a else uniform * log_range)
+    share = np.exp(np.log1p(_uniform(experts) * np.expm1(a * log_range)) / a if a else _uniform(experts) * log_range)
     loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
     # Correct the sum after rounding: add 1 to each of the largest loads, or subtract the surplus from the largest load.
-    order = np.argsort(np.argsort(-loads, axis=1, kind="stable"), axis=1)
+    # Of equal loads the first counts as the largest: keys order the loads by size, then by position.
+    keys = loads * experts - np.arange(experts)
+    ordered = np.sort(keys, axis=1)
     missing = pairs - loads.sum(axis=1, keepdims=True)
-    loads += (order < missing) + (order == 0) * np.minimum(missing, 0.0)
+    first = np.clip(experts - missing, 0, experts - 1).astype(np.int64)
+    loads += (keys >= np.take_along_axis(ordered, first, axis=1)) & (missing > 0)
+    loads += (keys == ordered[:, -1:]) * np.minimum(missing, 0.0)
     # (draws, ranks, experts of a rank): take the rank with most pairs in each draw.
     parts = loads.reshape(DRAWS, ranks, -1)
     busiest = parts[np.arange(DRAWS), parts.sum(axis=2).argmax(axis=1)]
     totals = busiest.sum(axis=1), (busiest > 0).sum(axis=1), busiest.max(axis=1), np.ceil(busiest / TILE).sum(axis=1)
-    pairs, used_experts, max_pairs, tiles = (float(each.mean()) for each in totals)
-    return ExpertLoad(pairs, used_experts, max_pairs, tiles)
+    return ExpertLoad(*np.stack(totals).mean(axis=1).tolist())
 
 
 _LETTERS = {"t": "tokens", "h": "hidden", "i": "inter", "k": "topk", "e": "experts"}

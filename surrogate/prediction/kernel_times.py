@@ -87,39 +87,38 @@ class KernelTimes:
         self._chosen = BoundedCache(MAX_CHOICES)
 
     def of(self, problems: Sequence[AnyProblem], target: Gpu) -> list[KernelTime]:
-        """Return one kernel time per problem, in order.
+        """Return one kernel time per problem, in order. Equal problems are computed once."""
+        answers = {problem: self._answers.get(problem) for problem in problems}
+        new = [problem for problem, kept in answers.items() if kept is None]
+        for problem, answer in zip(new, self.computed(new, target), strict=True):
+            answers[problem] = self._answers.put(problem, answer)
+        return [answer for answer in map(answers.get, problems) if answer is not None]
 
-        Equal problems are computed once, problems of a setting together.
-        """
-        answers: dict[AnyProblem, KernelTime] = {}
-        by_setting: dict[Ranker, list[tuple[AnyProblem, AnyProblem]]] = {}
-        for problem in dict.fromkeys(problems):
-            if (kept := self._answers.get(problem)) is not None:
-                answers[problem] = kept
-                continue
+    def computed(self, problems: Sequence[AnyProblem], target: Gpu) -> list[KernelTime]:
+        """Return `of` without kept answers, for many problems. Problems of a setting are computed together."""
+        answers: dict[int, KernelTime] = {}
+        by_setting: dict[Ranker, list[tuple[int, AnyProblem]]] = {}
+        for i, problem in enumerate(problems):
             if isinstance(problem, Operator) and (own_us := float(problem.variant_us(target))):
                 ends = own_us / VARIANT_FACTOR, own_us * VARIANT_FACTOR
-                answers[problem] = _unmeasured(problem, target, own_us, ends, DATASHEET)
+                answers[i] = _unmeasured(problem, target, own_us, ends, DATASHEET)
                 continue
             chosen = self._fallback_choice(problem, target)
             ranker = None if chosen is None else self._resolver.ranker(chosen.question)
             if (answer := self._from_datasheet(problem, ranker, target)) is not None:
-                answers[problem] = answer
+                answers[i] = answer
             elif chosen is None or ranker is None:
-                answers[problem] = self._from_roofline(problem, target)
+                answers[i] = self._from_roofline(problem, target)
             else:
-                by_setting.setdefault(ranker, []).append((problem, problem.fallbacks()[chosen.position]))
+                by_setting.setdefault(ranker, []).append((i, problem.fallbacks()[chosen.position]))
         for ranker, pairs in by_setting.items():
             fallbacks = [fallback for _, fallback in pairs]
-            for (problem, fallback), ranking in zip(pairs, rankings_of(ranker, fallbacks), strict=True):
+            for (i, fallback), ranking in zip(pairs, rankings_of(ranker, fallbacks), strict=True):
                 if ranking.estimates and ranking.estimates[0].source != ROOFLINE:
-                    answers[problem] = self._best_time(ranker, problem, fallback, ranking)
+                    answers[i] = self._best_time(ranker, problems[i], fallback, ranking)
                 else:
-                    answers[problem] = self._from_roofline(problem, target)
-        for problem, answer in answers.items():
-            if self._answers.get(problem) is None:
-                self._answers.put(problem, answer)
-        return [answers[problem] for problem in problems]
+                    answers[i] = self._from_roofline(problems[i], target)
+        return [answers[i] for i in range(len(problems))]
 
     def _best_time(self, ranker: Ranker, problem: AnyProblem, fallback: AnyProblem, ranking: Ranking) -> KernelTime:
         """Return the best candidate's time without its launch. The interval keeps its width and contains the time."""
