@@ -187,10 +187,15 @@ class Description:
         """Return the text of a file that `read_description` reads."""
         content = self.to_dict()
         tables = [name for name in ("settings", "parameters", "formulas") if name in content]
-        lines = [f"{name} = {json.dumps(value)}" for name, value in content.items() if name not in tables]
+        lines = [f"{name} = {_toml(value)}" for name, value in content.items() if name not in tables]
         for table in tables:
-            lines += ["", f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in content[table])]
+            lines += ["", f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in content[table])]
         return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    """Return a text, a number, true, false or a list of them in TOML, which escapes DEL and has no surrogate pairs."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_description(path: str | Path) -> Description:
@@ -199,9 +204,11 @@ def read_description(path: str | Path) -> Description:
         content = parsed_toml(read_bounded(Path(path), MAX_FILE_BYTES))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; `seer data describe TABLE` writes a first description") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a description, a TOML file") from None
     except InputError:
         raise
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: not readable as TOML ({error})") from None
     return description_of(content, str(path))
 

@@ -200,7 +200,10 @@ def parsed_toml(content: bytes) -> dict[str, Any]:
     """
     import tomllib
 
-    text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8; save it as UTF-8") from None
     if _LONG_KEY.search(text):
         raise ValueError("a key has over 50 parts")
     try:

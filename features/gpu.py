@@ -360,10 +360,11 @@ class GpuRegistry:
             return self.with_units(match[1], int(match[2]))
         match = _CAPABILITY.fullmatch(name)
         capability = float(f"{match[1] or match[2]}.{match[3]}") if match else -1.0
+        words = _tokens(name)  # once: a file may hold a name of megabytes
 
         def fits(board: Gpu) -> bool:
             labels = (board.name, *board.aliases, board.architecture)
-            return board.compute_capability == capability or any(_shortens(name, label) for label in labels)
+            return board.compute_capability == capability or any(_shorten(words, label) for label in labels)
 
         return [board for board in self.gpus if fits(board)]
 
@@ -501,9 +502,9 @@ def _key(label: str) -> str:
     return "".join(_tokens(label)) or label
 
 
-def _shortens(name: str, label: str) -> bool:
-    """Return True if ``name`` has the first word of ``label`` and no word that ``label`` lacks."""
-    words, label_words = _tokens(name), _tokens(label)
+def _shorten(words: list[str], label: str) -> bool:
+    """Return True if ``words`` begin with the first word of ``label`` and hold no word that ``label`` lacks."""
+    label_words = _tokens(label)
     return bool(words) and words[0] == label_words[0] and set(words) <= set(label_words)
 
 

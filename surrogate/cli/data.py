@@ -11,7 +11,7 @@ from surrogate.cli import options as shared
 from surrogate.cli.groups import CommandGroup
 from surrogate.cli.options import PATH, Form, echo, option, output_option, output_options, show
 from surrogate.features import InputError, row_number
-from surrogate.report.tables import format_value, to_csv
+from surrogate.report.tables import MAX_CELL, format_value, shortened, to_csv
 
 if TYPE_CHECKING:
     from surrogate.dataset.described import Kernel
@@ -85,7 +85,7 @@ def info(paths: tuple[Path, ...], candidates: str | None, form: Form, kernel: "K
     for path, records in summaries.items():
         first = records[0]
         common = [name for name in _FACTS if name in first and all(r.get(name) == first[name] for r in records)]
-        facts = ", ".join(f"{name} {format_value(first[name])}" for name in common)
+        facts = ", ".join(f"{name} {shortened(format_value(first[name]), MAX_CELL)}" for name in common)
         echo(f"{path}: {facts}", width=WIDTH, indent=INDENT)
         show([{_SHORT.get(k, k): v for k, v in record.items() if k not in common} for record in records])
 
@@ -133,11 +133,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
 
 @click.command()
 @click.argument("path", type=PATH)
-@option("--name", "The kernel's name.  [default: the file's]", default="")
-@option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
-@option("--parameters", "Columns that are tuned.  [default: guessed]", metavar="A,B")
-@option("--settings", "Columns that are texts of a problem, as dtype.", metavar="A,B")
-@output_option("The description to write, TOML; without it, it is printed.", required=False)
+@shared.options_of("data describe")
 def describe(
     path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
 ) -> None:

@@ -244,7 +244,8 @@ class Serving(TableResult):
         if not any(self.targets):
             return ""
         ratios = self.targets.target_ratios(row.ttft_ms, row.tpot_ms)
-        marks = [f"{name} {ratio:.2f}× its target" for name, ratio in ratios.items() if ratio > 1]
+        texts = {name: f"{ratio:.2f}" if ratio < 1e6 else "over 1,000,000" for name, ratio in ratios.items()}
+        marks = [f"{name} {texts[name]}× its target" for name, ratio in ratios.items() if ratio > 1]
         if row is self.best:
             rivals = f"{self.others} may be as good" if self.rivals else ""
             marks = ["◀ best", "" if self._surely_meets(row) else "may miss the targets", rivals]

@@ -18,12 +18,16 @@ ANSWERS = known_answers(__file__)
 MATMUL = ANSWERS["matmul"]
 
 
-def test_description_survives_writing_and_reading(tmp_path: Path) -> None:
-    description = description_of(MATMUL, "here")
+def test_description_survives_writing_and_reading(tmp_path: Path, refused: Any) -> None:
     path = tmp_path / "matmul.toml"
-    path.write_text(description.to_toml(), encoding="utf-8-sig")  # as a Windows editor writes it
-    assert read_description(path) == description
-    assert description_of(description.to_dict(), "here") == description
+    for settings in (MATMUL["settings"], {"mode": ["😀", "a\x7fb", 'a"\\']}):
+        description = description_of({**MATMUL, "settings": settings}, "here")
+        path.write_text(description.to_toml(), encoding="utf-8-sig")  # as a Windows editor writes it
+        assert read_description(path) == description
+        assert description_of(description.to_dict(), "here") == description
+    path.write_text(description.to_toml(), encoding="utf-16")
+    with refused("save it as UTF-8"):
+        read_description(path)
 
 
 def test_space_holds_the_configurations_that_conditions_allow() -> None:
