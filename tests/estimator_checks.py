@@ -8,7 +8,6 @@ and the checks that do not apply, with reasons.
 import inspect
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
@@ -180,19 +179,9 @@ def results(name: str) -> Iterator[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    totals: Counter[str] = Counter()
-    print(f"{'model':22}{'tried':>7}{'passed':>8}{'failed':>8}{'do not apply':>14}")
-    for name in sys.argv[1:] or DECLARED:
-        found = dict(enumerate(results(name)))
-        counts = Counter(result if result in ("passed", "does not apply") else "failed" for _, result in found.values())
-        counts["tried"] = len(found)
-        totals += counts
-        print(
-            f"{name:22}{len(found):7,}{counts['passed']:8,}{counts['failed']:8,}{counts['does not apply']:14,}",
-            flush=True,
-        )
-        errors = (
-            f"  {check}: {result}" for check, result in found.values() if result not in ("passed", "does not apply")
-        )
-        print(*errors, sep="\n", end="")
-    print(f"{'all':22}{totals['tried']:7,}{totals['passed']:8,}{totals['failed']:8,}{totals['does not apply']:14,}")
+    found = [(name, *each) for name in sys.argv[1:] or DECLARED for each in results(name)]
+    checks = pd.DataFrame(found, columns=["model", "check", "result"])
+    is_error = ~checks["result"].isin(("passed", "does not apply"))
+    print(pd.crosstab(checks["model"], checks["result"].mask(is_error, "failed"), margins=True, margins_name="all"))
+    for error in checks[is_error].itertuples(index=False):
+        print(*error, sep=": ")

@@ -128,16 +128,6 @@ def interpolated_rates(tree: RateTree, point: Sequence[float]) -> np.ndarray:
     return lower + (value - lower_value) / (values[position] - lower_value) * (upper - lower)
 
 
-def _rates(measured: RateTree, between: RateTree, point: Sequence[float]) -> np.ndarray:
-    """Return rates (2,) at ``point`` from ``measured`` if it holds the point, else interpolated over ``between``."""
-    tree = measured
-    for value in point:
-        if not isinstance(tree, dict) or value not in tree:
-            return interpolated_rates(between, point)
-        tree = tree[value]
-    return np.asarray(tree)
-
-
 class GemmInterpolation(TimeModel):
     """Interpolate rates of arithmetic and of memory traffic over (batch, M, N, K), per GPU, library and setting.
 
@@ -147,8 +137,10 @@ class GemmInterpolation(TimeModel):
 
     Attributes
     ----------
-    measured_, between_
-        Setting → the `RateTree` of measured points, and the one for interpolation.
+    measured_
+        Setting → point → rates (2,).
+    between_
+        Setting → the `RateTree` for interpolation.
 
     Raises
     ------
@@ -169,13 +161,16 @@ class GemmInterpolation(TimeModel):
         if rows.family.size_names != SIZES:
             raise InputError(f"{self.name} predicts matrix products; these rows are of family {rows.family.name}")
         rates = peak_times(rows) / time_us[:, None]
-        self.measured_: dict[tuple[str, ...], RateTree] = {}
+        self.measured_: dict[tuple[str, ...], dict[tuple[float, ...], np.ndarray]] = {}
         self.between_: dict[tuple[str, ...], RateTree] = {}
         for setting, positions in by_setting(rows.frame, rows.family):
             points = rows.sizes[positions].astype(np.float64)
-            self.measured_[setting] = self.between_[setting] = rate_tree(points, rates[positions])
-            if len(np.unique(points, axis=0)) < prod(len(np.unique(values)) for values in points.T):
-                self.between_[setting] = rate_tree(2.0 ** np.round(np.log2(points)), rates[positions])
+            distinct, code = np.unique(points, axis=0, return_inverse=True)
+            means = pd.DataFrame(rates[positions]).groupby(code.ravel()).mean().to_numpy()
+            self.measured_[setting] = dict(zip(map(tuple, distinct.tolist()), means, strict=True))
+            if len(distinct) < prod(len(np.unique(values)) for values in points.T):
+                points = 2.0 ** np.round(np.log2(points))
+            self.between_[setting] = rate_tree(points, rates[positions])
 
     def _predict(self, rows: Rows) -> np.ndarray:
         """Return the longer of arithmetic time and memory time: work / rate."""
@@ -184,7 +179,8 @@ class GemmInterpolation(TimeModel):
         points = rows.sizes.astype(np.float64)
         for setting, positions in by_setting(rows.frame, rows.family):
             if setting in self.measured_:
-                trees = self.measured_[setting], self.between_[setting]
-                rates = [_rates(*trees, point) for point in points[positions].tolist()]
+                measured, between = self.measured_[setting], self.between_[setting]
+                places = map(tuple, points[positions].tolist())
+                rates = [measured[at] if at in measured else interpolated_rates(between, at) for at in places]
                 out[positions] = (work[positions] / np.array(rates)).max(axis=1)
         return out

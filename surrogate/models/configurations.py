@@ -12,7 +12,7 @@ as in the largest ones. Below the smallest problems, where launches matter, its 
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.features.problem import DTYPES
 from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
 from surrogate.models.base import TimeModel
-from surrogate.models.json_types import from_json_types, input_error_if_damaged
+from surrogate.models.json_types import from_json_types
 from surrogate.models.transfer import Prior, TransferState
 
 MAX_LEVELS = 1000
@@ -459,8 +459,7 @@ class Configurations(TimeModel):
     def to_files(self) -> dict[str, bytes]:
         """Return the arrays of the transfer and the level, and the names of configurations and problems."""
         out = io.BytesIO()
-        level: dict[str, Any] = {name: np.asarray(getattr(self.level_, name)) for name in _LEVEL}
-        np.savez_compressed(out, times_us=self.times_us_, **level)
+        np.savez_compressed(out, times_us=self.times_us_, **vars(self.level_))
         facts = {"configurations": self.configurations_, "problems": self.problems_}
         return {**self.transfer_.to_files(), LEVEL_FILE: out.getvalue(), FACTS_FILE: json.dumps(facts).encode()}
 
@@ -468,20 +467,16 @@ class Configurations(TimeModel):
     def from_files(cls, params: Mapping[str, Any], files: Mapping[str, bytes]) -> Self:
         """Return the model from the output of `to_files`."""
         model = cls(**params)
-        with input_error_if_damaged(cls.name):
-            model.transfer_ = TransferState.from_files(files)
-            with np.load(io.BytesIO(files[LEVEL_FILE]), allow_pickle=False) as archive:
-                level = {name: archive[name] for name in _LEVEL}
-                model.times_us_ = archive["times_us"]
-            model.level_ = Level(**{**level, "mean": float(level["mean"]), "linear": int(level["linear"])})
-            facts = from_json_types(Mapping[str, tuple[str, ...]], json.loads(files[FACTS_FILE]), FACTS_FILE)
-            model.configurations_, model.problems_ = list(facts["configurations"]), list(facts["problems"])
-            if model.times_us_.shape != (len(model.problems_), len(model.configurations_)):
-                raise InputError("the table of times does not fit its names; the file is damaged")
+        model.transfer_ = TransferState.from_files(files)
+        with np.load(io.BytesIO(files[LEVEL_FILE]), allow_pickle=False) as archive:
+            level = {each.name: archive[each.name] for each in fields(Level)}
+            model.times_us_ = archive["times_us"]
+        model.level_ = Level(**{**level, "mean": float(level["mean"]), "linear": int(level["linear"])})
+        facts = from_json_types(Mapping[str, list[str]], json.loads(files[FACTS_FILE]), FACTS_FILE)
+        model.configurations_, model.problems_ = facts["configurations"], facts["problems"]
+        if model.times_us_.shape != (len(model.problems_), len(model.configurations_)):
+            raise InputError("the table of times does not fit its names; the file is damaged")
         return model
-
-
-_LEVEL = ("columns", "rates", "weights", "mean", "amplitudes", "linear")
 
 
 def _log2_rates(problem: DescribedProblem, board: Gpu, rated: DtypeUnits, otherwise: np.ndarray) -> np.ndarray:

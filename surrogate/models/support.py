@@ -8,7 +8,7 @@ over all releases. If a signature was never seen, the documented rules decide (`
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -190,15 +190,15 @@ class Support:
     def from_json(cls, content: bytes, family: Family) -> Self:
         """Return the support of a bundle's family from the output of `to_json`."""
         tables = json.loads(content)
-        listed = from_json_types(Mapping[str, list[str]], tables.pop("solvers", {}), "solvers")
-        solvers = {Signature.from_text(text, family): frozenset(names) for text, names in listed.items()}
-        data = {name: from_json_types(_Shares, table, name) for name, table in tables.items()}
-        signatures = {text: Signature.from_text(text, family) for text in data["general"]}
-        exact = {}
-        for key, share in data["exact"].items():
-            text, gpu, version = key.rsplit("|", 2)
-            exact[signatures.get(text) or Signature.from_text(text, family), Release(gpu, version)] = share
-        return cls(exact, {signatures[text]: share for text, share in data["general"].items()}, solvers)
+        signature = cache(partial(Signature.from_text, family=family))
+        solvers = from_json_types(Mapping[str, frozenset[str]], tables.get("solvers", {}), "solvers").items()
+        exact, general = (from_json_types(_Shares, tables[name], name).items() for name in ("exact", "general"))
+        keys = [(text.rsplit("|", 2), share) for text, share in exact]
+        return cls(
+            {(signature(text), Release(gpu, version)): share for (text, gpu, version), share in keys},
+            {signature(text): share for text, share in general},
+            {signature(text): names for text, names in solvers},
+        )
 
 
 def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list[Signature]]:

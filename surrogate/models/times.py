@@ -267,12 +267,13 @@ class Correction:
         predicted_us
             (rows,) times in µs of the base model. If a time is NaN, so is the result.
         """
+        parts = self._parts(x, names, predicted_us)
+        return np.concatenate([covariance(self.scales, part, self.inputs) @ self.weights for part in parts])
+
+    def _parts(self, x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray) -> list[CorrectionInputs]:
+        """Return the rows as inputs, in parts of up to `CHUNK_ROWS` rows."""
         inputs = CorrectionInputs.of(x, names, predicted_us, units=self.units, codes=self.candidates)
-        factor = np.empty(len(x))
-        for start in range(0, len(x), CHUNK_ROWS):
-            part = np.arange(start, min(start + CHUNK_ROWS, len(x)))
-            factor[part] = covariance(self.scales, inputs.take(part), self.inputs) @ self.weights
-        return factor
+        return list(map(inputs.take, np.split(np.arange(len(x)), range(CHUNK_ROWS, len(x), CHUNK_ROWS))))
 
     def deviation(self, x: np.ndarray, names: np.ndarray, predicted_us: np.ndarray) -> np.ndarray:
         """Return the standard deviation of times around the corrected ones, (rows,), in units of the noise.
@@ -284,17 +285,15 @@ class Correction:
         ----------
         Rasmussen & Williams 2006, "Gaussian Processes for Machine Learning", equation 2.26.
         """
-        inputs = CorrectionInputs.of(x, names, predicted_us, units=self.units, codes=self.candidates)
         sample, precision = self._precision
-        variance = np.empty(len(x))
-        for start in range(0, len(x), CHUNK_ROWS):
-            part = inputs.take(np.arange(start, min(start + CHUNK_ROWS, len(x))))
+        variances = []
+        for part in self._parts(x, names, predicted_us):
             inside = replace(part, terms=np.clip(part.terms, sample.terms.min(axis=0), sample.terms.max(axis=0)))
             shared = covariance(MEDIANS, part, sample)
             prior = sum(MEDIANS[name] ** 2 for name in SCALES if name not in ("length", "linear"))
             prior = prior + MEDIANS["linear"] ** 2 * (inside.terms**2).mean(axis=1)
-            variance[start : start + len(part)] = prior - ((shared @ precision) * shared).sum(axis=1)
-        return np.sqrt(1.0 + np.maximum(variance, 0.0) / MEDIANS["noise"] ** 2)
+            variances.append(prior - ((shared @ precision) * shared).sum(axis=1))
+        return np.sqrt(1.0 + np.maximum(np.concatenate(variances), 0.0) / MEDIANS["noise"] ** 2)
 
     @cached_property
     def _precision(self) -> tuple[CorrectionInputs, np.ndarray]:

@@ -18,7 +18,6 @@ import numpy as np
 
 from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError, read_toml
-from surrogate.models.json_types import input_error_if_damaged
 from surrogate.models.trees import ReadyTrees, Trees
 
 ROUNDS, FAILURE_ROUNDS = 120, 40
@@ -281,21 +280,20 @@ class TransferState:
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> "TransferState":
-        """Return the state from the output of `to_files`. Raise `InputError` if the parts are damaged or do not fit."""
-        with input_error_if_damaged("the arrays of measured problems"):
-            facts = json.loads(files[FACTS_FILE])
-            with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in ARRAY_NAMES}
-            relative, failing = (
-                tuple(Trees.from_bytes(files[f"{kind}.{number}.npz"]) for number in range(int(facts[kind])))
-                for kind in ("relative", "failing")
-            )
-            problems, columns = arrays["columns"].shape
-            lengths = [len(arrays[name]) for name in ("scores", "fold_of", "centre", "spread", "rates")]
-            fits = lengths == [problems] * 2 + [columns] * 3 and len(failing) in (0, len(relative))
-            if not fits or len(relative) <= int(arrays["fold_of"].max()) * (problems > 1):
-                raise InputError("the arrays do not fit one another; the file is damaged")
-            return cls(**arrays, relative=relative, failing=failing, width=int(facts["width"]))  # pyright: ignore
+        """Return the state from the output of `to_files`. Raise `InputError` if the parts do not fit."""
+        facts = json.loads(files[FACTS_FILE])
+        with np.load(io.BytesIO(files[ARRAYS_FILE]), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in ARRAY_NAMES}
+        relative, failing = (
+            tuple(Trees.from_bytes(files[f"{kind}.{number}.npz"]) for number in range(int(facts[kind])))
+            for kind in ("relative", "failing")
+        )
+        problems, columns = arrays["columns"].shape
+        lengths = [len(arrays[name]) for name in ("scores", "fold_of", "centre", "spread", "rates")]
+        fits = lengths == [problems] * 2 + [columns] * 3 and len(failing) in (0, len(relative))
+        if not fits or len(relative) <= int(arrays["fold_of"].max()) * (problems > 1):
+            raise InputError("the arrays do not fit one another; the file is damaged")
+        return cls(**arrays, relative=relative, failing=failing, width=int(facts["width"]))  # pyright: ignore
 
 
 def _tolerant(trees: Trees) -> Trees:

@@ -92,16 +92,12 @@ def test_seer_models_refuse_other_families(refused, products: Rows, name: str) -
         _model(name).fit(products)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_times_of_failed_rows_are_ignored(rows: Rows, name: str) -> None:
+def test_times_of_failed_rows_are_ignored_and_a_table_without_times_is_refused(refused, rows: Rows) -> None:
+    """`TimeModel.fit` selects the rows of every model."""
     with_false_times = checked(rows.frame.assign(time_us=rows.frame["time_us"].fillna(1e9)))
-    np.testing.assert_array_equal(_fitted(name, with_false_times).predict(rows), _fitted(name, rows).predict(rows))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_fit_without_any_time_is_refused(refused, rows: Rows, name: str) -> None:
+    np.testing.assert_array_equal(LiEtAl().fit(with_false_times).predict(rows), LiEtAl().fit(rows).predict(rows))
     with refused("at least one row"):
-        _model(name).fit(checked(rows.frame.assign(status="failed", time_us=np.nan)))
+        LiEtAl().fit(checked(rows.frame.assign(status="failed", time_us=np.nan)))
 
 
 @pytest.mark.parametrize("name", [name for name, cls in MODELS.items() if cls.storable])

@@ -68,12 +68,6 @@ def test_fft_tiling_terms_count_the_tiles(table: Table) -> None:
     assert mechanism_terms(checked(frame), MECHANISM_CODE["fft_tiling"]).terms[0][0][0, 3] == 4.0
 
 
-def test_gemm_p_tile_depends_on_the_outputs(table: Table) -> None:
-    frame = table(1, algorithms=("IMPLICIT_PRECOMP_GEMM",)).iloc[[0] * 4].assign(k=[16, 64, 96, 128])
-    found = mechanism_terms(checked(frame.assign(n=[1, 2, 3, 4])), MECHANISM_CODE["precomp_gemm"])
-    np.testing.assert_array_equal(found.tile, [0, 1, 0, 2])
-
-
 def test_each_range_of_outputs_gets_its_best_tile() -> None:
     """Narrow rows have times of tile 0, wide rows times of tile 2."""
     random = np.random.default_rng(0)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from surrogate.models import transfer as module
+from surrogate.models.json_types import input_error_if_damaged
 from surrogate.models.transfer import Prior, TransferState
 
 GRID = np.array([(x, y, k) for x in (16, 32, 64, 128, 256) for y in (1, 2, 4, 8) for k in (0, 1, 2)], dtype=np.float64)
@@ -114,7 +115,7 @@ def test_transfer_survives_writing_and_reading(refused, transfer: TransferState)
     assert all(isinstance(content, bytes) for content in files.values())
     loaded = prior_of(TransferState.from_files(files), 0.7)
     np.testing.assert_allclose(loaded.score, prior_of(transfer, 0.7).score, atol=1e-6)
-    with refused():
+    with refused(), input_error_if_damaged("transfer"):
         TransferState.from_files({name: content[:40] for name, content in files.items()})
 
 
