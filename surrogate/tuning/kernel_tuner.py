@@ -6,14 +6,14 @@ Its options, in addition to ``max_fevals`` and ``time_limit``, are:
 - ``gpu``: the name of a GPU, by default the device's name.
 - ``problem``: the sizes, needed if the bundle measured several problems.
 - ``seed`` and ``log``: as in `surrogate.tuning.Tuner`.
-- ``x0``: the values of a configuration that is measured first, or a list of several.
+- ``x0``: a configuration that is measured first, or a list of several. It is a mapping, or values in order.
 
 Kernel Tuner's rules for strategies apply. Kernel Tuner is imported when `tune` is called.
 """
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -50,8 +50,8 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     objectives = tuning_options.objective
     if not isinstance(objectives, str) and len(objectives) > 1:
         raise InputError(f"there are {len(objectives)} objectives, {', '.join(objectives)}; this strategy needs one")
-    names = list(searchspace.tune_params)
-    if "bundle" not in options:  # a description cannot have these names
+    names = [*searchspace.tune_params]
+    if not options.get("bundle"):  # a description cannot have these names
         names = [re.sub(r"\W", "_", f"{name}_") if not is_allowed(name, [1]) else name for name in names]
     space = described(names, searchspace.list)
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
@@ -64,7 +64,7 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     if len(full) < len(space):
         missing = ", ".join(name for name in names if name not in tuner.configurations[0])
         raise InputError(f"the bundle's kernel has no {missing}, which the search space varies; train a bundle with it")
-    starts = [space[index] for index in start_indices(options.get("x0"), searchspace.list)]
+    starts = [space[index] for index in start_indices(options.get("x0"), [*searchspace.tune_params], searchspace.list)]
     try:
         while proposed := starts or tuner.ask():
             values = full[tuner.position_of(configuration := proposed.pop(0))]
@@ -88,15 +88,26 @@ def as_time_us(cost: float) -> float | None:
     return 1e3 * value if isfinite(value) and 0 < value < MAX_COST else None
 
 
-def start_indices(x0: Any, listed: Sequence[tuple[Any, ...]]) -> list[int]:
+def start_indices(x0: Any, names: Sequence[str], listed: Sequence[tuple[Any, ...]]) -> list[int]:
     """Return the indices of the configurations of ``x0``. Raises `InputError` if one is not in the list."""
-    if x0 is None or not len(x0):
-        return []
-    starts = x0 if isinstance(x0[0], list | tuple) else [x0]
-    indices = {values: index for index, values in enumerate(listed)}
-    if unknown := [start for start in starts if tuple(start) not in indices]:
-        raise InputError(f"x0 {unknown[0]} is not in the search space; give a value for each of tune_params, in order")
-    return list(dict.fromkeys(indices[tuple(start)] for start in starts))
+    given = as_list([] if x0 is None else x0)
+    starts = given if all(isinstance(each, Iterable) and not isinstance(each, str) for each in given) else [given]
+    indices = []
+    for start in starts:
+        is_named = isinstance(start, Mapping) and {*start} == {*names}
+        values = [start[name] for name in names] if is_named else as_list(start)
+        found = [index for index, each in enumerate(listed) if as_list(each) == values]
+        if not found:
+            text = f"x0 {start if isinstance(start, Mapping) else values} is not in the search space"
+            raise InputError(f"{text}; give a value for each of tune_params, in order or by name")
+        indices += found
+    return list(dict.fromkeys(indices))
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return the elements of a value as Python's own types; a mapping, a text or a number is the only element."""
+    is_single = isinstance(value, Mapping | str) or not isinstance(value, Iterable)
+    return [value] if is_single else [getattr(each, "tolist", lambda each=each: each)() for each in value]
 
 
 OPTIONS = ("bundle", "gpu", "problem", "seed", "log")

@@ -81,13 +81,11 @@ class Sampler(BaseSampler):
     ) -> Any:
         """Return a parameter's value in the configuration of the trial."""
         check_objective(study)
+        study = getattr(study, "_study", study)  # for `HyperbandPruner`, the study is a view of another one
         with self._lock:
             if study not in self._searches:
-                self._searches[study] = StudySearch(self._space, self._seed)
-            value = self._searches[study].value(study, trial, param_name, param_distribution)
-        if value is None:
-            value = self._random.sample_independent(study, trial, param_name, param_distribution)
-        return value
+                self._searches[study] = StudySearch(self._space, self._seed, self._random)
+            return self._searches[study].value(study, trial, param_name, param_distribution)
 
     def reseed_rng(self) -> None:
         """Change the seed of the random values."""
@@ -97,12 +95,12 @@ class Sampler(BaseSampler):
 class StudySearch:
     """The search of one study: it learns from the study's trials and proposes a configuration for each new one."""
 
-    def __init__(self, space: SearchSpace, seed: int) -> None:
+    def __init__(self, space: SearchSpace, seed: int, random: RandomSampler) -> None:
         self._space = space
         self._columns = dict(zip(space.description.parameters, space.parameters.T, strict=True))
         self._position_of = {text: position for position, text in enumerate(space.texts)}
         self._search = space.new_search(seed)
-        self._random = np.random.default_rng(seed)
+        self._random, self._generator = random, np.random.default_rng(seed)
         self._warn = cache(_LOG.warning)
         self._configuration_of: dict[int, int] = {}
         self._costs: dict[int, float] = {}
@@ -112,20 +110,20 @@ class StudySearch:
     def value(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
         """Return a parameter's value in a configuration that has the trial's other values, if the kernel has them.
 
-        It is None, with a warning, if no such configuration has a value in the distribution.
+        It is random, with a warning, if no such configuration has a value in the distribution.
         """
-        values = self._values(name, distribution)
+        fits = self._within({name: distribution}) & (name in self._columns)
         fixed = getattr(study.sampler, "_fixed_params", {})  # `PartialFixedSampler` does not pass its values on
-        chosen = {**fixed, **values_of(trial)}
-        masks = [self._having({key: value}) for key, value in chosen.items() if key != name]
-        fits = np.logical_and.reduce([self._within({name: distribution}), *(mask for mask in masks if mask.any())])
-        if not values or not fits.any():
+        for other, value in {**fixed, **values_of(trial)}.items():
+            has_value = self._having({other: value})
+            fits &= has_value if other != name and has_value.any() else True
+        if not fits.any():
             self._warn(f"{name} is drawn at random, since the kernel has no such parameter or value")
-            return None
+            return self._random.sample_independent(study, trial, name, distribution)
         position = self._configuration_of.get(trial.number)
         if position is None or not fits[position]:
             position = self._propose(study, trial, fits)
-        return values[float(self._columns[name][position])]
+        return self._values(name, distribution)[float(self._columns[name][position])]
 
     def _propose(self, study: Study, trial: FrozenTrial, fits: np.ndarray) -> int:
         """Return the position of a configuration that fits, and write it to the trial."""
@@ -155,21 +153,19 @@ class StudySearch:
         if not len(found):
             self._warn("all configurations of the kernel that fit this trial were proposed; they repeat now")
             found = self._search.ask(count, fits)
-        return int(found[-1] if len(found) else self._random.choice(np.flatnonzero(fits)))
+        return int(found[-1] if len(found) else self._generator.choice(np.flatnonzero(fits)))
 
     def _trials_of(self, position: int) -> set[int]:
         return {number for number, at in self._configuration_of.items() if at == position}
 
     def _read(self, study: Study) -> None:
         """Read the trials that are new or that were unfinished when they were last read."""
-        for trial in study.get_trials(deepcopy=False):
-            if trial.number in self._costs:
-                continue
+        trials = [trial for trial in study.get_trials(deepcopy=False) if trial.number not in self._costs]
+        for trial in trials:
             self._distributions |= trial.distributions
             position = self._position(trial)
             if position is not None:
                 self._configuration_of[trial.number] = position
-                self._search.propose(position)
             if trial.state.is_finished():
                 is_complete = trial.state == TrialState.COMPLETE
                 value = trial.value if is_complete and trial.value is not None and isfinite(trial.value) else nan
@@ -178,10 +174,14 @@ class StudySearch:
                     self._configuration_of.pop(trial.number, None)
                 elif is_complete:  # configurations that differ only in other parameters give the same trial
                     self._covered |= self._having(values_of(trial))
-        costs: dict[int, list[float]] = {}
-        for number in self._costs.keys() & self._configuration_of.keys():
-            costs.setdefault(self._configuration_of[number], []).append(self._costs[number])
-        self._search.tell_all(times_of(costs))
+        if any(trial.number in self._costs for trial in trials):
+            costs: dict[int, list[float]] = {}
+            for number in self._costs.keys() & self._configuration_of.keys():
+                costs.setdefault(self._configuration_of[number], []).append(self._costs[number])
+            self._search.tell_all(times_of(costs))
+        for trial in trials:  # the configurations of finished trials have a time, so this adds only running ones
+            if trial.number in self._configuration_of:
+                self._search.propose(self._configuration_of[trial.number])
 
     def _position(self, trial: FrozenTrial) -> int | None:
         """Return the position of a trial's configuration; None if its values show none."""
@@ -196,22 +196,20 @@ class StudySearch:
 
     def _having(self, values: Mapping[str, object]) -> np.ndarray:
         """Return (n,) whether each configuration has the values; other names than the kernel's are ignored."""
-        masks = [column == self._code(name, values[name]) for name, column in self._columns.items() if name in values]
-        return np.logical_and.reduce([np.ones_like(self._covered), *masks])
+        return self._with_codes({name: [self._code(name, values[name])] for name in self._columns if name in values})
 
     def _within(self, distributions: Mapping[str, BaseDistribution]) -> np.ndarray:
-        """Return (n,) whether the distributions contain each configuration's values."""
-        masks = [
-            np.isin(self._columns[name], [*self._values(name, each)])
-            for name, each in distributions.items()
-            if name in self._columns
-        ]
+        """Return (n,) whether the distributions contain each configuration's values; other names are ignored."""
+        names = [name for name in self._columns if name in distributions]
+        return self._with_codes({name: [*self._values(name, distributions[name])] for name in names})
+
+    def _with_codes(self, codes: Mapping[str, list[float]]) -> np.ndarray:
+        """Return (n,) whether each configuration has one of the codes of each parameter."""
+        masks = [np.isin(self._columns[name], each) for name, each in codes.items()]
         return np.logical_and.reduce([np.ones_like(self._covered), *masks])
 
     def _values(self, name: str, distribution: BaseDistribution) -> dict[float, Any]:
-        """Return code → value of the kernel's values that the distribution contains; empty for an unknown parameter."""
-        if name not in self._columns:
-            return {}
+        """Return code → value of the parameter's values that the distribution contains."""
         if isinstance(distribution, CategoricalDistribution):
             return {self._code(name, choice): choice for choice in distribution.choices}
         codes = self._space.description.codes[name].values() if self._space.description.is_numeric(name) else ()

@@ -10,7 +10,6 @@ configuration maximises the product of the expected improvement and the probabil
 
 from collections.abc import Collection, Mapping
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
@@ -35,7 +34,9 @@ MAX_PARAMETERS = 16
 """Maximum number of parameters in products of two: the parameters with the most values."""
 WITH_PRIOR = np.log([0.2, 0.3, 0.1, 0.02])
 WITHOUT_PRIOR = np.log([0.3, 0.3, 0.6, 0.02])
-"""Logs of `Scales` without the lengths, which start at 1: the start of the fit and the mean of its prior."""
+"""Logs of four scales of the process: the start of the fit and the mean of its prior. They are the amplitude of the
+Matérn kernel, the amplitudes of the linear kernel in other problems' deviations and in the expected speed, and the
+noise of a measurement. The other scales are the length of each group of coordinates, which starts at 1."""
 UNKNOWN_SPEED = 0.5
 """Expected speed of every configuration if there is no prior."""
 FAILURE_SPREAD, FAILURE_NOISE = 0.5, 0.1
@@ -46,27 +47,6 @@ MIN_RUNNING = 0.5
 """Minimum probability to run by which the prior's speed is divided."""
 TINY = 1e-10
 """Added to variances, so that no variance is 0."""
-
-
-class Scales(NamedTuple):
-    """The scales of the process.
-
-    ``smooth`` is the amplitude of the Matérn kernel. ``deviations`` and ``level`` are the amplitudes of the linear
-    kernel in other problems' deviations and in the expected speed. ``noise`` is the noise of a measurement, and
-    ``lengths`` (groups,) has the length scale of each group of coordinates.
-    """
-
-    smooth: float
-    deviations: float
-    level: float
-    noise: float
-    lengths: np.ndarray
-
-    @classmethod
-    def of(cls, logs: np.ndarray) -> "Scales":
-        """Return the scales of their logs (4 + groups,)."""
-        smooth, deviations, level, noise = np.exp(logs[:4]).tolist()
-        return cls(smooth, deviations, level, noise, np.exp(logs[4:]))
 
 
 class Search:
@@ -245,10 +225,10 @@ class Search:
             half = MAX_CANDIDATES // 2
             by_chance = self._random.choice(order[half:], half, replace=False)
             candidates = np.union1d(np.concatenate([order[:half], by_chance]), np.array(indices, dtype=np.int64))
-        scales = Scales.of(logs)
-        points = np.hstack([group / length for group, length in zip(self._groups, scales.lengths, strict=True)])
-        linear = np.column_stack([scales.level * self._expected, scales.deviations * self._deviations])
-        return _Process(candidates, points[candidates], linear[candidates], scales, indices)
+        smooth, deviations, level, noise, *lengths = np.exp(logs).tolist()
+        points = np.hstack([group / length for group, length in zip(self._groups, lengths, strict=True)])
+        linear = np.column_stack([level * self._expected, deviations * self._deviations])
+        return _Process(candidates, points[candidates], linear[candidates], smooth**2, noise**2 + TINY, indices)
 
     def _fitted_scales(self) -> np.ndarray:
         """Return the logs of the scales with the maximum posterior; the prior's deviation is 1 around the start."""
@@ -288,11 +268,17 @@ class _Process:
 
     The configurations ``indices`` and those that `add` adds condition it; ``order`` lists them. ``positions``
     (conditioning,) are their positions among the candidates, ``kernel`` (conditioning, m) is their Matérn kernel with
-    the candidates, and ``variance`` (m,) is the remaining variance.
+    the candidates, and ``variance`` (m,) is the remaining variance. ``smooth`` and ``noise`` are variances.
     """
 
     def __init__(
-        self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, scales: Scales, indices: list[int]
+        self,
+        candidates: np.ndarray,
+        points: np.ndarray,
+        linear: np.ndarray,
+        smooth: float,
+        noise: float,
+        indices: list[int],
     ) -> None:
         self.candidates = candidates
         self.order = list(indices)
@@ -301,21 +287,21 @@ class _Process:
         self._points = points
         self._squares = (points**2).sum(axis=1)
         self._linear = linear
-        self._scales = scales
+        self._smooth, self._noise = smooth, noise
         # Rows of the Matérn kernel and of the Cholesky factor for all candidates. `add` doubles the arrays when they
-        # are full. float32 takes half the time, and its rounding error is far below the noise.
+        # are full. float32 takes half the time, but its rounding error may exceed the noise, so the factor has float64.
         count = len(indices)
-        self._kernel = np.empty((2 * count + 32, len(candidates)), dtype=np.float32)
-        self._rows = np.empty_like(self._kernel)
+        self._kernel, self._rows = np.empty((2, 2 * count + 32, len(candidates)), dtype=np.float32)
+        inner = linear[self.positions] @ linear[self.positions].T + noise * np.eye(count)
         for row, position in enumerate(self.positions):
-            self._kernel[row] = self._matern_of(position)
-        by_linear = (linear[self.positions] @ linear.T).astype(np.float32)
-        covariance = scales.smooth**2 * self._kernel[:count] + by_linear
-        inner = covariance[:, self.positions] + (scales.noise**2 + TINY) * np.eye(count)
+            kernel = self._matern_of(position)
+            self._kernel[row] = kernel
+            inner[row] += smooth * kernel[self.positions]
         factor = cholesky(inner, lower=True)
+        covariance = smooth * self._kernel[:count] + (linear[self.positions] @ linear.T).astype(np.float32)
         self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)
         self._pivots = np.diagonal(factor).tolist()
-        self.variance = scales.smooth**2 + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
+        self.variance = smooth + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
 
     @property
     def kernel(self) -> np.ndarray:
@@ -336,8 +322,8 @@ class _Process:
             self._kernel = np.concatenate([self._kernel, np.empty_like(self._kernel)])
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         self._kernel[count] = self._matern_of(position)
-        covariance = self._scales.smooth**2 * self._kernel[count] + self._linear @ self._linear[position]
-        pivot = float(np.sqrt(max(self.variance[position], 0.0) + self._scales.noise**2 + TINY))
+        covariance = self._smooth * self._kernel[count] + self._linear @ self._linear[position]
+        pivot = float(np.sqrt(max(self.variance[position], 0.0) + self._noise))
         self._rows[count] = (covariance - self._rows[:count, position] @ self._rows[:count]) / pivot
         self.variance = self.variance - self._rows[count] ** 2
         self.order.append(index)

@@ -20,7 +20,7 @@ import numpy as np
 from surrogate.features import Description, InputError
 from surrogate.features.problem import setting
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
-from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, described_family, open_kernel_source
+from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, open_kernel_source
 
 MAX_PROBLEMS = 1000
 """Maximum number of problems with stored scores."""
@@ -49,47 +49,30 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
     InputError
         If the source is a description, which has no measured times. An unusable bundle gives a warning.
     """
-    scores: dict[tuple[object, ...], dict[str, float] | None] = {}
     warn = lru_cache(MAX_PROBLEMS)(partial(warnings.warn, stacklevel=2))
     try:
-        opened = open_kernel_source(source)
+        bundle, family = opened = open_kernel_source(source)
     except InputError as error:
         warn(f"{error}; perf_model ranks no configurations, and Triton keeps the first top_k")
         return lambda **_: inf
-    if isinstance(opened, Description):
+    if bundle is None:
         raise InputError("source is a description, which has no measured times; give perf_model a bundle")
-    description = described_family(opened).description
+    description = family.description
 
-    def score(arguments: Mapping[str, Any]) -> float:
-        problem = problem_in(arguments, description, warn)
-        device = device_name() if gpu is None else gpu
-        key = (device, *problem.values())
-        if key not in scores:
-            if len(scores) >= MAX_PROBLEMS:
-                scores.clear()
-            try:
-                scores[key] = scored(build_space(opened, device, problem, None))
-            except Exception:
-                scores[key] = None
-                raise
-        found = scores[key]
-        if found is None:
-            return inf
-        # Triton omits an unset limit of registers, and tables have 0 there. Tables may have short names for warps.
-        values = {}
-        for name in description.parameters:
-            value = value_of(arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, ""))))
-            if value is None and 0 not in description.parameters[name]:
-                raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
-            values[name] = 0 if value is None else value
-        text = description.text(values)
-        if text not in found:  # a configuration outside the bundle is scored when it is first needed
-            found |= scored(build_space(opened, device, problem, [values]))
-        return found[text]
+    @lru_cache(MAX_PROBLEMS)
+    def scores(device: str, **problem: object) -> dict[str, float]:
+        return scored(build_space(opened, device, problem, None))
 
     def expected(**arguments: Any) -> float:
         try:
-            return score(arguments)
+            problem = problem_in(arguments, description, warn)
+            device = device_name() if gpu is None else gpu
+            found = scores(device, **problem)
+            values = values_in(arguments, description)
+            text = description.text(values)
+            if text not in found:  # a configuration outside the bundle is scored when it is first needed
+                found |= scored(build_space(opened, device, problem, [values]))
+            return found[text]
         except Exception as error:  # the user's program can launch without a model
             warn(f"{' '.join(str(error).split())}; perf_model ranks such configurations last, in their order")
             return inf
@@ -102,6 +85,17 @@ def scored(space: SearchSpace) -> dict[str, float]:
     assert space.prior is not None, "a bundle's space has a prior"
     logs = -np.log1p(-np.minimum(space.prior.score, 1 - 1e-6))
     return dict(zip(space.texts, logs.tolist(), strict=True))
+
+
+def values_in(arguments: Mapping[str, Any], description: Description) -> dict[str, Any]:
+    """Return the parameters among a launch's arguments. Raises `InputError` if one is missing."""
+    values = {}
+    for name, declared in description.parameters.items():  # tables may have short names for warps, as in Triton's cache
+        value = value_of(arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, ""))))
+        if value is None and 0 not in declared:
+            raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
+        values[name] = 0 if value is None else value  # Triton omits an unset limit of registers; tables have 0 there
+    return values
 
 
 def problem_in(
@@ -122,12 +116,13 @@ def problem_in(
     types = {f"dtype_{at}": text for at, text in enumerate(filter(None, map(type_of, arguments.values())))}
     given = {**types, **arguments}
     for name, measured in description.settings.items():
-        if name in given:
-            problem[name] = value = str(value_of(given[name]))
-            if value not in measured and "dtype" in name:
-                problem[name] = near = nearest_type(value, measured)
-                if setting("dtype", near) != setting("dtype", value):
-                    warn(f"{name} {value} was not measured; perf_model ranks by {near}, the most similar type")
+        value = str(value_of(given[name])) if name in given else measured[0] if measured else ""
+        near = nearest_type(value, measured) if "dtype" in name and value not in measured else value
+        problem[name] = near
+        if name not in given and len(measured) > 1:
+            warn(f"the launch has no argument {name}, a setting of {description.name}; perf_model ranks by {near}")
+        elif setting("dtype", near) != setting("dtype", value):
+            warn(f"{name} {value} was not measured; perf_model ranks by {near}, the most similar type")
     return problem
 
 

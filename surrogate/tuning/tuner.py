@@ -6,18 +6,19 @@ Its configurations are mappings, parameter → value; `surrogate.tuning.search` 
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.checks import FASTEST_US
-from surrogate.dataset.described import merge_descriptions
 from surrogate.features import Configuration, Description, InputError, UnknownGpuError, Value, nearest, read_description
+from surrogate.features.elementwise import checked_int
 from surrogate.features.families import DescribedFamily, DescribedProblem
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
 from surrogate.models.configurations import Configurations
@@ -32,6 +33,8 @@ MAX_OTHERS = 64
 """Maximum number of measured problems in a search: the problems with most of its configurations measured."""
 KernelSource = Bundle | Description | str | Path
 """A bundle or its folder, or a description or its TOML file."""
+OpenedSource = tuple[Bundle | None, DescribedFamily]
+"""A bundle, if there is one, and the family of its kernel."""
 
 
 class SearchSpace(NamedTuple):
@@ -64,9 +67,9 @@ class SearchSpace(NamedTuple):
         )
 
     def new_search(self, seed: int) -> Search:
-        """Return a search of the space without measurements."""
+        """Return a search of the space without measurements. Raises `InputError` if the seed is below 0."""
         expected = (self.prior.score, self.prior.failure) if self.prior else (None, None)
-        return Search(self.parameters, *expected, self.others, self.terms, seed=seed)
+        return Search(self.parameters, *expected, self.others, self.terms, seed=checked_int("tuning", "seed", seed, 0))
 
 
 class Tuner:
@@ -150,11 +153,10 @@ class Tuner:
         Raises
         ------
         InputError
-            If ``count`` is below 1.
+            If ``count`` is not a whole number from 1.
         """
-        if count < 1:
-            raise InputError(f"count is {count}; give a whole number from 1")
-        return [self._space.description.configuration(self._space.texts[i]) for i in self._search.ask(count).tolist()]
+        indices = self._search.ask(checked_int("ask", "count", count))
+        return [self._space.description.configuration(self._space.texts[index]) for index in indices.tolist()]
 
     def tell(self, configuration: Mapping[str, Value], time_us: float | None) -> None:
         """Add a measurement; the median counts if a configuration has several.
@@ -173,36 +175,42 @@ class Tuner:
         InputError
             If the space has no such configuration, or if the time is not finite and above 0.
         """
-        position = self.position_of(configuration)
-        is_number = isinstance(time_us, int | float | np.number) and not isinstance(time_us, bool)
-        if time_us is not None and not (is_number and math.isfinite(time_us) and time_us > 0):
-            raise InputError(f"the time is {time_us!r}; give µs above 0, or None if the configuration failed")
+        position, time_us = self._checked(configuration, time_us)
         low, high = self._space.plausible_us
         if time_us is not None and not low <= time_us <= high:
             text = f"the time is {time_us:g} µs, but {low:.3g} to {high:.3g} µs are plausible; give all times in µs"
             warnings.warn(text, stacklevel=2)
             self._space = self._space._replace(plausible_us=(0.0, math.inf))
         if self._log is not None:
-            record = {"configuration": dict(configuration), "time_us": time_us}
+            stored = self._space.description.configuration(self._space.texts[position])
+            record = {"configuration": stored, "time_us": time_us}
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
-        self._learn(position, time_us)
+        self._learn([(position, time_us)])
 
-    def _learn(self, position: int, time_us: float | None) -> None:
-        """Pass the median time of a configuration to the search."""
-        ran = self._times_us.setdefault(position, [])
-        ran += [] if time_us is None else [float(time_us)]
-        self._search.tell(position, median(ran) if ran else None)
+    def _checked(self, configuration: Mapping[str, Value], time_us: object) -> tuple[int, float | None]:
+        """Return the position and the time of a measurement. Raises `InputError` if either is invalid."""
+        position = self.position_of(configuration)
+        if time_us is None:
+            return position, None
+        is_number = isinstance(time_us, int | float | np.number) and not isinstance(time_us, bool)
+        if not (is_number and math.isfinite(time_us) and time_us > 0):
+            raise InputError(f"the time is {time_us!r}; give µs above 0, or None if the configuration failed")
+        return position, float(time_us)
+
+    def _learn(self, measured: list[tuple[int, float | None]]) -> None:
+        """Pass the median times of configurations to the search."""
+        for position, time_us in measured:
+            self._times_us.setdefault(position, []).extend([] if time_us is None else [time_us])
+        ran = {position: self._times_us[position] for position, _ in measured}
+        self._search.tell_all({position: median(each) if each else None for position, each in ran.items()})
 
     def position_of(self, configuration: Mapping[str, Value]) -> int:
         """Return the position of a configuration in the space.
 
         Raises `InputError` if the configuration lacks a parameter or is not in the space.
         """
-        names = self._space.description.parameters
-        if missing := [name for name in names if name not in configuration]:
-            raise InputError(f"the configuration lacks {missing[0]}; give {', '.join(names)}")
-        text = self._space.description.text(configuration)
+        text = complete_text(self._space.description, configuration)
         if text not in self._positions:
             near = nearest(text, self._positions, 1)
             raise InputError(f"{text} is not one of the {len(self._positions)} configurations{near}")
@@ -211,60 +219,57 @@ class Tuner:
     def _resume(self, log: Path, problem: object) -> None:
         """Read the log of an interrupted search, or begin a log. Raises `InputError` if another search wrote it."""
         head = {"kernel": self._space.description.name, "gpu": self.gpu, "problem": str(problem)}
-        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
-        if not lines:
-            log.write_text(json.dumps(head) + "\n", encoding="utf-8")
-            return
+        text = log.read_text(encoding="utf-8") if log.is_file() else ""
+        complete = text[: text.rfind("\n") + 1] or json.dumps(head) + "\n"
+        if complete != text:  # the log is new, or a line was interrupted
+            log.write_text(complete, encoding="utf-8")
         try:
-            stored, *records = [json.loads(line) for line in lines if line.endswith("}")]
+            stored, *records = [json.loads(line) for line in complete.splitlines()]
             if stored != head:
                 raise InputError(f"{log}: this is the log of {stored}, not of {head}; give another file")
-            for record in records:
-                self._learn(self.position_of(record["configuration"]), record["time_us"])
+            measured = [self._checked(record["configuration"], record["time_us"]) for record in records]
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{log}: this is not the log of a search ({error}); give another file") from None
+        self._learn(measured)
 
 
-def open_kernel_source(source: KernelSource) -> Bundle | Description:
-    """Return the bundle or the description of ``source``. Raises `InputError` for a bundle of built-in kernels."""
+def open_kernel_source(source: KernelSource) -> OpenedSource:
+    """Return the bundle, if any, and the family of a kernel. Raises `InputError` for a bundle of built-in kernels."""
     if isinstance(source, Description):
-        return source
+        return None, DescribedFamily(source)
     if not isinstance(source, Bundle) and Path(source).suffix == ".toml":
-        return read_description(source)
+        return None, DescribedFamily(read_description(source))
     bundle = as_bundle(source)
     if bundle.described_family is None:
         remedy = "train one with `seer train TABLE --parameters …`"
         raise InputError(f"{bundle!r} is not a bundle of a described kernel; {remedy}")
-    return bundle
+    return bundle, bundle.described_family
 
 
 def build_space(
-    source: Bundle | Description, gpu_name: str, problem: object, configurations: Iterable[Mapping[str, Value]] | None
+    opened: OpenedSource, gpu_name: str, problem: object, configurations: Iterable[Mapping[str, Value]] | None
 ) -> SearchSpace:
     """Return the search space of a problem on a GPU, with a bundle's evidence about it."""
-    family = described_family(source)
-    model = None
-    if isinstance(source, Bundle):
-        model = source.family_model(family).model
-        if not isinstance(model, Configurations):
-            raise InputError(f"the bundle's model is {model.name}; train it with {Configurations.name}, the default")
+    bundle, family = opened
+    model = None if bundle is None else bundle.family_model(family).model
+    if model is not None and not isinstance(model, Configurations):
+        raise InputError(f"the bundle's model is {model.name}; train it with {Configurations.name}, the default")
     target = find_problem(family, problem, model)
-    if configurations is not None:
-        listed = [dict(each) for each in configurations]
-        family = DescribedFamily(with_configurations(family.description, listed))
-        texts = tuple(dict.fromkeys(family.description.text(each) for each in listed))
-    else:
+    if configurations is None:
         texts = allowed_texts(family.description, target, model)
+    else:
+        listed = [dict(each) for each in configurations]
+        texts = tuple(dict.fromkeys(complete_text(family.description, each) for each in listed))
+        family = DescribedFamily(with_values(family.description, listed))
     if not texts:
         raise InputError(f"{family.name}: no configuration is allowed for {target}; change the conditions")
-    device = find_gpu(source, gpu_name)
+    device = find_gpu(bundle, gpu_name)
     parameters = family.configurations(texts)
     if configurations is None:
         fits = ~np.any([*family.refusals(target, parameters, device).values()], axis=0)
-        texts = tuple(text for text, fit in zip(texts, fits.tolist(), strict=True) if fit)
-        parameters = parameters[fits]
+        texts, parameters = tuple(compress(texts, fits.tolist())), parameters[fits]
         if not texts:
             raise InputError(f"{family.name}: no configuration of {target} fits {device.name}; check the formulas")
     # Compute the problem's columns and the configurations' terms in the model's order.
@@ -272,7 +277,7 @@ def build_space(
     of_problem = formula.problem(target)
     columns = formula.candidate(of_problem, parameters)[0][parameters.shape[1] :]
     terms = np.column_stack([np.broadcast_to(column, len(texts)) for column in columns]).astype(np.float32)
-    problem_columns = np.concatenate([np.array(of_problem.values), np.array(formula.constant)]).astype(np.float32)
+    problem_columns = np.array([*of_problem.values, *formula.constant]).astype(np.float32)
     launched = device.vendor not in ("", "cpu")  # an unknown device may be a CPU, which launches nothing
     min_us = max(FASTEST_US, float(family.min_us(target, device))) if launched else 0.0
     finite = terms[:, np.isfinite(terms).all(axis=0)]
@@ -280,30 +285,23 @@ def build_space(
     return space if model is None else space.with_model(model, model.inside(target, device, problem_columns), terms)
 
 
-def find_gpu(source: Bundle | Description, name: str) -> Gpu:
+def find_gpu(bundle: Bundle | None, name: str) -> Gpu:
     """Return the GPU of a name as the bundle's predictor resolves it; warn if the name is unknown.
 
     Raises `InputError` if the name is empty and the bundle measured several GPUs.
     """
-    if isinstance(source, Bundle):
-        measured = sorted(source.fitted_gpus)
-        if not name and len(measured) > 1:
-            raise InputError(f"gpu is missing; give a measured GPU ({', '.join(measured)}) or another one")
-        device = Resolver(source).device(name or measured[0])
-        if not device.vendor and device.name not in measured:
-            warnings.warn(unlisted_note(device.name, measured), stacklevel=3)
-        return device
-    try:
-        return gpu(name)
-    except UnknownGpuError:
-        return unlisted_gpu(name)
-
-
-def described_family(source: Bundle | Description) -> DescribedFamily:
-    """Return the family of a bundle's kernel, or of a description."""
-    family = source.described_family if isinstance(source, Bundle) else DescribedFamily(source)
-    assert family is not None, "`open_kernel_source` refuses bundles of built-in kernels"
-    return family
+    if bundle is None:
+        try:
+            return gpu(name)
+        except UnknownGpuError:
+            return unlisted_gpu(name)
+    measured = sorted(bundle.fitted_gpus)
+    if not name and len(measured) > 1:
+        raise InputError(f"gpu is missing; give a measured GPU ({', '.join(measured)}) or another one")
+    device = Resolver(bundle).device(name or measured[0])
+    if not device.vendor and device.name not in measured:
+        warnings.warn(unlisted_note(device.name, measured), stacklevel=3)
+    return device
 
 
 def find_problem(family: DescribedFamily, problem: object, model: Configurations | None) -> DescribedProblem:
@@ -314,8 +312,10 @@ def find_problem(family: DescribedFamily, problem: object, model: Configurations
     if isinstance(problem, DescribedProblem):
         return family.as_own(problem)
     if isinstance(problem, str):
-        kind, colon, body = problem.partition(":")
-        return family.read(family.name, body if colon else "" if kind == family.name else kind, {})
+        kind, _, body = family.full_text(problem).partition(":")
+        if kind != family.name:
+            raise InputError(f"{problem} is not a problem of {family.name}; write it as in {family.example}")
+        return family.read(kind, body, {})
     if isinstance(problem, Mapping):
         values = {str(name): value for name, value in problem.items()}
         if unknown := [name for name in values if name not in (*family.size_names, *family.setting_names)]:
@@ -325,17 +325,16 @@ def find_problem(family: DescribedFamily, problem: object, model: Configurations
         return family.problem(values, {name: str(values[name]) for name in family.setting_names if name in values})
     if problem is not None:
         raise InputError(f"problem has the type {type(problem).__name__}; give a text or {family.size_names} by name")
-    if model is not None:
-        measured = {tuple(key.split("|")[1:]) for key in model.problems_}
-        if len(measured) == 1:
-            key = next(iter(measured))
-            settings = dict(zip(family.setting_names, key, strict=False))
-            sizes = zip(family.size_names, map(int, key[len(settings) :]), strict=True)
-            return family.problem(dict(sizes), settings)
+    if model is None:
+        if family.description.sizes:
+            raise InputError(f"problem is missing; give the sizes {', '.join(family.size_names)}")
+        return family.problem({}, {})
+    measured = {tuple(key.split("|")[1:]) for key in model.problems_}
+    if len(measured) > 1:
         raise InputError(f"{len(measured)} problems were measured; give one as a text or a mapping of sizes")
-    if family.description.sizes:
-        raise InputError(f"problem is missing; give the sizes {', '.join(family.size_names)}")
-    return family.problem({}, {})
+    (values,) = measured
+    of_problem = dict(zip((*family.setting_names, *family.size_names), values, strict=True))
+    return find_problem(family, of_problem, model)
 
 
 def allowed_texts(description: Description, problem: DescribedProblem, model: Configurations | None) -> tuple[str, ...]:
@@ -349,13 +348,17 @@ def allowed_texts(description: Description, problem: DescribedProblem, model: Co
     return allowed.texts({name: int(value) for name, value in problem.sizes.items()})
 
 
-def with_configurations(description: Description, listed: Sequence[Mapping[str, Value]]) -> Description:
-    """Return the description with the values of the configurations. Raises `InputError` if one lacks a parameter."""
-    for configuration in listed:
-        if missing := [name for name in description.parameters if name not in configuration]:
-            raise InputError(f"a configuration lacks {missing[0]}; give {', '.join(description.parameters)}")
-    values: dict[str, tuple[Any, ...]] = {
-        name: tuple(dict.fromkeys(configuration[name] for configuration in listed)) for name in description.parameters
+def complete_text(description: Description, configuration: Mapping[str, Value]) -> str:
+    """Return the text of a configuration. Raises `InputError` if it lacks a parameter."""
+    if missing := [name for name in description.parameters if name not in configuration]:
+        raise InputError(f"the configuration lacks {missing[0]}; give {', '.join(description.parameters)}")
+    return description.text(configuration)
+
+
+def with_values(description: Description, listed: Iterable[Mapping[str, Value]]) -> Description:
+    """Return the description with the values of the configurations in addition to its own."""
+    values = {
+        name: tuple(dict.fromkeys((*own, *(configuration[name] for configuration in listed))))
+        for name, own in description.parameters.items()
     }
-    further = Description(description.name, description.sizes, values, dict.fromkeys(description.settings, ()))
-    return merge_descriptions(description, further)
+    return replace(description, parameters=values)
