@@ -51,11 +51,13 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     if not isinstance(objectives, str) and len(objectives) > 1:
         raise InputError(f"there are {len(objectives)} objectives, {', '.join(objectives)}; this strategy needs one")
     names = [*searchspace.tune_params]
-    if not options.get("bundle"):  # a description cannot have these names
-        names = [re.sub(r"\W", "_", f"{name}_") if not is_allowed(name, [1]) else name for name in names]
+    starts = start_indices(options.get("x0"), names, searchspace.list)
+    if not options.get("bundle"):  # a description cannot have some names
+        names = [name if is_allowed(name, [1]) else as_name(f"p{at}_{name}") for at, name in enumerate(names)]
     space = described(names, searchspace.list)
     cost = CostFunc(searchspace, tuning_options, runner, snap=False)
-    source = options.get("bundle") or space_description(getattr(runner.kernel_options, "kernel_name", "kernel"), space)
+    kernel_name = as_name(getattr(runner.kernel_options, "kernel_name", "kernel"))
+    source = options.get("bundle") or Description(kernel_name, (), {name: (space[0][name],) for name in names})
     gpu = options.get("gpu") or runner.get_environment(tuning_options).get("device_name", "")
     given = {name: options[name] for name in ("problem", "seed", "log") if name in options}
     tuner = Tuner(source, str(gpu), configurations=space, **given)
@@ -64,9 +66,9 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     if len(full) < len(space):
         missing = ", ".join(name for name in names if name not in tuner.configurations[0])
         raise InputError(f"the bundle's kernel has no {missing}, which the search space varies; train a bundle with it")
-    starts = [space[index] for index in start_indices(options.get("x0"), [*searchspace.tune_params], searchspace.list)]
+    proposed = [space[index] for index in starts]
     try:
-        while proposed := starts or tuner.ask():
+        while proposed := proposed or tuner.ask():
             values = full[tuner.position_of(configuration := proposed.pop(0))]
             time_us = as_time_us(float(cost.eval(list(values), check_restrictions=False)))
             with warnings.catch_warnings():
@@ -117,6 +119,11 @@ MAX_COST = 1e30
 """Upper limit of the cost of a configuration that ran; Kernel Tuner gives a failed one the largest number."""
 
 
+def as_name(text: str) -> str:
+    """Return a name of a description for a text that begins with a letter."""
+    return re.sub(r"\W", "_", text)[:64]
+
+
 def is_allowed(name: str, values: Sequence[Any]) -> bool:
     """Return whether a description may have a parameter with the name and the values."""
     try:
@@ -136,9 +143,3 @@ def described(names: Sequence[str], listed: Sequence[tuple[Any, ...]]) -> list[C
             column_values = [numbers.setdefault(repr(value), f"value {len(numbers)}") for value in column_values]
         columns.append(column_values)
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def space_description(name: str, space: list[dict[str, Any]]) -> Description:
-    """Return the description of a kernel without sizes. Its parameters have the values in ``space``."""
-    values = {parameter: tuple(dict.fromkeys(each[parameter] for each in space)) for parameter in space[0]}
-    return Description(name if name.isidentifier() else "kernel", (), values)

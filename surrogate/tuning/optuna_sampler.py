@@ -9,13 +9,13 @@ proposal is written to it.
 import threading
 from collections.abc import Mapping
 from functools import cache
-from math import isfinite, isnan, nan
-from statistics import median
+from math import isfinite, nan
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import optuna
+import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
@@ -175,10 +175,11 @@ class StudySearch:
                 elif is_complete:  # configurations that differ only in other parameters give the same trial
                     self._covered |= self._having(values_of(trial))
         if any(trial.number in self._costs for trial in trials):
-            costs: dict[int, list[float]] = {}
-            for number in self._costs.keys() & self._configuration_of.keys():
-                costs.setdefault(self._configuration_of[number], []).append(self._costs[number])
-            self._search.tell_all(times_of(costs))
+            known = {
+                number: self._configuration_of[number] for number in self._costs if number in self._configuration_of
+            }
+            costs = pd.Series(self._costs, dtype=float).groupby(known).median()
+            self._search.tell_all(dict(zip(costs.index.astype(int).tolist(), times_of(costs.to_numpy()), strict=True)))
         for trial in trials:  # the configurations of finished trials have a time, so this adds only running ones
             if trial.number in self._configuration_of:
                 self._search.propose(self._configuration_of[trial.number])
@@ -190,8 +191,8 @@ class StudySearch:
         proposed = self._position_of.get(trial.system_attrs.get(PROPOSED, ""))
         if proposed is not None and fits[proposed]:
             return proposed
-        count = len(values.keys() & self._columns.keys())
-        is_known = count == len(self._columns) or (count and trial.state.is_finished())
+        known = values.keys() & self._columns.keys()
+        is_known = len(known) == len(self._columns) or (known and trial.state.is_finished())
         return int(np.argmax(fits)) if is_known and fits.any() else None
 
     def _having(self, values: Mapping[str, object]) -> np.ndarray:
@@ -227,27 +228,26 @@ def values_of(trial: FrozenTrial) -> dict[str, Any]:
     return {**trial.system_attrs.get("fixed_params", {}), **trial.params}
 
 
-def times_of(costs: Mapping[int, list[float]]) -> dict[int, float | None]:
-    """Return the time of each configuration from its costs, which are NaN if a trial failed; None if all failed.
+def times_of(costs: np.ndarray) -> list[float | None]:
+    """Return the times of configurations from their costs, which are NaN if all trials failed; their times are None.
 
-    The order of the times is that of the median costs. Negative costs are rates, whose inverses are times. If costs
-    have both signs, the times depend on ranks only.
+    The order of the times is that of the costs. Negative costs are rates, whose inverses are times. If costs have both
+    signs, the times depend on ranks only.
     """
-    ran = {position: [cost for cost in each if not isnan(cost)] for position, each in costs.items()}
-    median_of = {position: median(each) for position, each in ran.items() if each}
-    cost = np.clip([*median_of.values()], -MAX_TIME, MAX_TIME)
+    ran = ~np.isnan(costs)
+    cost = np.clip(costs[ran], -MAX_TIME, MAX_TIME)
     if (cost > 0).all():
         times = cost
     elif (cost <= 0).all():
         times = -1.0 / np.minimum(cost, -1.0 / MAX_TIME)
     else:
         times = 1.0 + 2.0 * np.searchsorted(np.sort(cost), cost) / len(cost)
-    return dict.fromkeys(costs) | dict(zip(median_of, np.maximum(times, 1.0 / MAX_TIME).tolist(), strict=True))
+    found = np.full(len(costs), None, dtype=object)
+    found[ran] = np.maximum(times, 1.0 / MAX_TIME)
+    return found.tolist()
 
 
 def check_objective(study: Study) -> None:
     """Raise `InputError` if the study has several objectives."""
     if (count := len(study.directions)) > 1:
-        raise InputError(
-            f"the study has {count} objectives, and surrogate.tuning.Sampler needs one; give one direction"
-        )
+        raise InputError(f"the study has {count} objectives; surrogate.tuning.Sampler needs one direction")

@@ -10,6 +10,7 @@ configuration maximises the product of the expected improvement and the probabil
 
 from collections.abc import Collection, Mapping
 from itertools import combinations
+from operator import itemgetter
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
@@ -97,11 +98,8 @@ class Search:
     @property
     def best(self) -> tuple[int, float] | None:
         """The position and the time in µs of the fastest measured configuration; None before one ran."""
-        ran = [(time_us, index) for index, time_us in self._time_us.items() if time_us is not None]
-        if not ran:
-            return None
-        time_us, index = min(ran)
-        return index, time_us
+        ran = [(index, time_us) for index, time_us in self._time_us.items() if time_us is not None]
+        return min(ran, key=itemgetter(1, 0), default=None)
 
     def ask(self, count: int = 1, allowed: np.ndarray | None = None) -> np.ndarray:
         """Return the positions of up to ``count`` configurations that were never proposed, the most promising first.
@@ -128,9 +126,8 @@ class Search:
 
     def restore(self, running: Collection[int]) -> None:
         """Allow all proposed configurations again that have no measurement and are not in ``running``."""
-        abandoned = [index for index in self._pending if index not in running]
-        if abandoned:
-            self._proposed[abandoned] = False
+        if abandoned := self._pending.keys() - running:
+            self._proposed[[*abandoned]] = False
             self._pending = {index: None for index in self._pending if index in running}
             self._process = self._new_process(self._logs)
 
@@ -187,25 +184,21 @@ class Search:
 
     def _residuals(self, order: list[int], best: tuple[int, float] | None) -> np.ndarray:
         """Return measured minus expected speeds; NaN if a configuration failed or has no measurement yet."""
-        times = [self._time_us.get(index) for index in order]
-        fastest = best[1] if best else 1.0
-        speed = np.array([np.nan if time_us is None else fastest / time_us for time_us in times], dtype=np.float64)
-        return speed - self._expected[order]
+        times_us = np.array([self._time_us.get(index) for index in order], dtype=np.float64)  # None becomes NaN
+        return (best[1] if best else 1.0) / times_us - self._expected[order]
 
     def _failure_probability(self) -> np.ndarray:
         """Return (candidates,) the probability of failure by the prior and by failures of similar configurations."""
         process = self._process
         prior = self._failure[process.candidates]
-        is_measured = np.array([index in self._time_us for index in process.order], dtype=bool)
-        measured = [index for index in process.order if index in self._time_us]
-        failed = np.array([self._time_us[index] is None for index in measured], dtype=bool)
+        measured = {row: index for row, index in enumerate(process.order) if index in self._time_us}
+        failed = np.array([self._time_us[index] is None for index in measured.values()], dtype=bool)
         if not failed.any():
             return np.minimum(prior, 1.0 - MIN_CHANCE)
-        kernel = process.kernel if is_measured.all() else process.kernel[is_measured]
-        covariance = FAILURE_SPREAD**2 * kernel[:, process.positions[is_measured]].astype(np.float64)
-        covariance[np.diag_indices_from(covariance)] += FAILURE_NOISE**2
-        weight = np.linalg.solve(covariance, failed - self._failure[measured])
-        return np.clip(prior + FAILURE_SPREAD**2 * (weight @ kernel), 0.0, 1.0 - MIN_CHANCE)
+        kernel = FAILURE_SPREAD**2 * process.kernel[[*measured]]
+        covariance = kernel[:, process.positions[[*measured]]] + FAILURE_NOISE**2 * np.eye(len(kernel))
+        weight = np.linalg.solve(covariance, failed - self._failure[[*measured.values()]])
+        return np.clip(prior + weight @ kernel, 0.0, 1.0 - MIN_CHANCE)
 
     def _conditioning(self) -> list[int]:
         """Return the configurations that condition the process: the fastest, the last failures, the pending ones."""
@@ -228,7 +221,9 @@ class Search:
         smooth, deviations, level, noise, *lengths = np.exp(logs).tolist()
         points = np.hstack([group / length for group, length in zip(self._groups, lengths, strict=True)])
         linear = np.column_stack([level * self._expected, deviations * self._deviations])
-        return _Process(candidates, points[candidates], linear[candidates], smooth**2, noise**2 + TINY, indices)
+        return _Process(
+            candidates, points[candidates], linear[candidates], np.array([smooth**2, noise**2 + TINY]), indices
+        )
 
     def _fitted_scales(self) -> np.ndarray:
         """Return the logs of the scales with the maximum posterior; the prior's deviation is 1 around the start."""
@@ -268,17 +263,12 @@ class _Process:
 
     The configurations ``indices`` and those that `add` adds condition it; ``order`` lists them. ``positions``
     (conditioning,) are their positions among the candidates, ``kernel`` (conditioning, m) is their Matérn kernel with
-    the candidates, and ``variance`` (m,) is the remaining variance. ``smooth`` and ``noise`` are variances.
+    the candidates, and ``variance`` (m,) is the remaining variance. ``variances`` are those of the Matérn kernel and of
+    a measurement's noise.
     """
 
     def __init__(
-        self,
-        candidates: np.ndarray,
-        points: np.ndarray,
-        linear: np.ndarray,
-        smooth: float,
-        noise: float,
-        indices: list[int],
+        self, candidates: np.ndarray, points: np.ndarray, linear: np.ndarray, variances: np.ndarray, indices: list[int]
     ) -> None:
         self.candidates = candidates
         self.order = list(indices)
@@ -287,7 +277,7 @@ class _Process:
         self._points = points
         self._squares = (points**2).sum(axis=1)
         self._linear = linear
-        self._smooth, self._noise = smooth, noise
+        self._smooth, self._noise = smooth, noise = variances.tolist()
         # Rows of the Matérn kernel and of the Cholesky factor for all candidates. `add` doubles the arrays when they
         # are full. float32 takes half the time, but its rounding error may exceed the noise, so the factor has float64.
         count = len(indices)
@@ -319,8 +309,7 @@ class _Process:
             return
         count = len(self.order)
         if count == len(self._rows):
-            self._kernel = np.concatenate([self._kernel, np.empty_like(self._kernel)])
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+            self._kernel, self._rows = (np.vstack([each, np.empty_like(each)]) for each in (self._kernel, self._rows))
         self._kernel[count] = self._matern_of(position)
         covariance = self._smooth * self._kernel[count] + self._linear @ self._linear[position]
         pivot = float(np.sqrt(max(self.variance[position], 0.0) + self._noise))

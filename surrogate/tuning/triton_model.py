@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from surrogate.features import Description, InputError
+from surrogate.features.elementwise import checked_int
 from surrogate.features.problem import setting
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, open_kernel_source
@@ -108,11 +109,7 @@ def problem_in(
     problem: dict[str, object] = {}
     for name in description.sizes:
         size = value_of(arguments.get(name))
-        if not isinstance(size, bool | int) and (not hasattr(size, "__int__") or size != size // 1):
-            raise InputError(
-                f"the launch's argument {name} is {size!r}; a size of {description.name} is a whole number"
-            )
-        problem[name] = int(size)
+        problem[name] = int(size) if isinstance(size, bool) else checked_int("the launch", name, size, 0)
     types = {f"dtype_{at}": text for at, text in enumerate(filter(None, map(type_of, arguments.values())))}
     given = {**types, **arguments}
     for name, measured in description.settings.items():

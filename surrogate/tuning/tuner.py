@@ -120,7 +120,7 @@ class Tuner:
     @property
     def configurations(self) -> list[Configuration]:
         """All configurations of the search."""
-        return [self._space.description.configuration(text) for text in self._space.texts]
+        return [*map(self._configuration, range(len(self._space.texts)))]
 
     @property
     def evaluations(self) -> int:
@@ -131,10 +131,7 @@ class Tuner:
     def best(self) -> tuple[Configuration, float] | None:
         """The fastest measured configuration and its time in µs; None before one ran."""
         best = self._search.best
-        if best is None:
-            return None
-        index, time_us = best
-        return self._space.description.configuration(self._space.texts[index]), time_us
+        return best and (self._configuration(best[0]), best[1])
 
     def ask(self, count: int = 1) -> list[Configuration]:
         """Return the next configurations to measure.
@@ -155,8 +152,7 @@ class Tuner:
         InputError
             If ``count`` is not a whole number from 1.
         """
-        indices = self._search.ask(checked_int("ask", "count", count))
-        return [self._space.description.configuration(self._space.texts[index]) for index in indices.tolist()]
+        return [*map(self._configuration, self._search.ask(checked_int("ask", "count", count)).tolist())]
 
     def tell(self, configuration: Mapping[str, Value], time_us: float | None) -> None:
         """Add a measurement; the median counts if a configuration has several.
@@ -182,11 +178,13 @@ class Tuner:
             warnings.warn(text, stacklevel=2)
             self._space = self._space._replace(plausible_us=(0.0, math.inf))
         if self._log is not None:
-            stored = self._space.description.configuration(self._space.texts[position])
-            record = {"configuration": stored, "time_us": time_us}
+            record = {"configuration": self._configuration(position), "time_us": time_us}
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         self._learn([(position, time_us)])
+
+    def _configuration(self, position: int) -> Configuration:
+        return self._space.description.configuration(self._space.texts[position])
 
     def _checked(self, configuration: Mapping[str, Value], time_us: object) -> tuple[int, float | None]:
         """Return the position and the time of a measurement. Raises `InputError` if either is invalid."""
@@ -224,15 +222,13 @@ class Tuner:
         if complete != text:  # the log is new, or a line was interrupted
             log.write_text(complete, encoding="utf-8")
         try:
-            stored, *records = [json.loads(line) for line in complete.splitlines()]
-            if stored != head:
-                raise InputError(f"{log}: this is the log of {stored}, not of {head}; give another file")
-            measured = [self._checked(record["configuration"], record["time_us"]) for record in records]
+            stored, *records = map(json.loads, complete.splitlines())
+            measured = [(dict(record["configuration"]), record["time_us"]) for record in records]
         except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(f"{log}: this is not the log of a search ({error}); give another file") from None
-        self._learn(measured)
+        if stored != head:
+            raise InputError(f"{log}: this is the log of {stored}, not of {head}; give another file")
+        self._learn([self._checked(*each) for each in measured])
 
 
 def open_kernel_source(source: KernelSource) -> OpenedSource:
