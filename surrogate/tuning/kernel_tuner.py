@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from surrogate.features import Configuration, Description, InputError, Value, nearest
+from surrogate.features import Configuration, Description, InputError, Value, check_choice
 from surrogate.tuning.tuner import Tuner
 
 
@@ -44,9 +44,8 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     from kernel_tuner.util import StopCriterionReached
 
     options = tuning_options.strategy_options
-    if unknown := [name for name in options if name not in OPTIONS]:
-        hint = nearest(unknown[0], OPTIONS)
-        raise InputError(f"strategy_options has no {unknown[0]}; known: {', '.join(OPTIONS)}{hint}")
+    for name in options:
+        check_choice("strategy_options:", name, OPTIONS)
     objectives = tuning_options.objective
     if not isinstance(objectives, str) and len(objectives) > 1:
         raise InputError(f"there are {len(objectives)} objectives, {', '.join(objectives)}; this strategy needs one")
@@ -64,13 +63,13 @@ def tune(searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, A
     # A configuration of the bundle's kernel may lack parameters that follow from the others, such as block sizes.
     full = {tuner.position_of(each): values for each, values in zip(space, searchspace.list, strict=True)}
     if len(full) < len(space):
-        missing = ", ".join(name for name in names if name not in tuner.configurations[0])
+        missing = ", ".join(sorted({*names} - {*tuner.configurations[0]}))
         raise InputError(f"the bundle's kernel has no {missing}, which the search space varies; train a bundle with it")
     proposed = [space[index] for index in starts]
     try:
         while proposed := proposed or tuner.ask():
             values = full[tuner.position_of(configuration := proposed.pop(0))]
-            time_us = as_time_us(float(cost.eval(list(values), check_restrictions=False)))
+            time_us = as_time_us(float(cost.eval([*values], check_restrictions=False)))
             with warnings.catch_warnings():
                 if "time" not in objectives:  # another objective has another unit than µs
                     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ proposal is written to it.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from math import isfinite, nan
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -33,7 +33,7 @@ MAX_TIME = 1e300
 _LOG = optuna.logging.get_logger("optuna")
 
 
-class Sampler(BaseSampler):
+class Sampler(RandomSampler):
     """An Optuna sampler that proposes configurations of a kernel.
 
     A study has one objective, which it minimises or maximises. A configuration fails if its trial fails or if its value
@@ -61,13 +61,9 @@ class Sampler(BaseSampler):
 
     def __setstate__(self, state: tuple[SearchSpace, int]) -> None:
         self._space, self._seed = state
+        super().__init__(self._seed)
         self._searches: WeakKeyDictionary[Study, StudySearch] = WeakKeyDictionary()
-        self._random = RandomSampler(self._seed)
         self._lock = threading.Lock()
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return an empty space, since the objective suggests each parameter itself."""
-        return {}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -84,18 +80,14 @@ class Sampler(BaseSampler):
         study = getattr(study, "_study", study)  # for `HyperbandPruner`, the study is a view of another one
         with self._lock:
             if study not in self._searches:
-                self._searches[study] = StudySearch(self._space, self._seed, self._random)
+                self._searches[study] = StudySearch(self._space, self._seed, super().sample_independent)
             return self._searches[study].value(study, trial, param_name, param_distribution)
-
-    def reseed_rng(self) -> None:
-        """Change the seed of the random values."""
-        self._random.reseed_rng()
 
 
 class StudySearch:
     """The search of one study: it learns from the study's trials and proposes a configuration for each new one."""
 
-    def __init__(self, space: SearchSpace, seed: int, random: RandomSampler) -> None:
+    def __init__(self, space: SearchSpace, seed: int, random: Callable[..., Any]) -> None:
         self._space = space
         self._columns = dict(zip(space.description.parameters, space.parameters.T, strict=True))
         self._position_of = {text: position for position, text in enumerate(space.texts)}
@@ -119,7 +111,7 @@ class StudySearch:
             fits &= has_value if other != name and has_value.any() else True
         if not fits.any():
             self._warn(f"{name} is drawn at random, since the kernel has no such parameter or value")
-            return self._random.sample_independent(study, trial, name, distribution)
+            return self._random(study, trial, name, distribution)
         position = self._configuration_of.get(trial.number)
         if position is None or not fits[position]:
             position = self._propose(study, trial, fits)
@@ -175,10 +167,7 @@ class StudySearch:
                 elif is_complete:  # configurations that differ only in other parameters give the same trial
                     self._covered |= self._having(values_of(trial))
         if any(trial.number in self._costs for trial in trials):
-            known = {
-                number: self._configuration_of[number] for number in self._costs if number in self._configuration_of
-            }
-            costs = pd.Series(self._costs, dtype=float).groupby(known).median()
+            costs = pd.Series(self._costs, dtype=float).groupby(self._configuration_of).median()
             self._search.tell_all(dict(zip(costs.index.astype(int).tolist(), times_of(costs.to_numpy()), strict=True)))
         for trial in trials:  # the configurations of finished trials have a time, so this adds only running ones
             if trial.number in self._configuration_of:
@@ -207,7 +196,7 @@ class StudySearch:
     def _with_codes(self, codes: Mapping[str, list[float]]) -> np.ndarray:
         """Return (n,) whether each configuration has one of the codes of each parameter."""
         masks = [np.isin(self._columns[name], each) for name, each in codes.items()]
-        return np.logical_and.reduce([np.ones_like(self._covered), *masks])
+        return np.all([np.ones_like(self._covered), *masks], axis=0)
 
     def _values(self, name: str, distribution: BaseDistribution) -> dict[float, Any]:
         """Return code → value of the parameter's values that the distribution contains."""
