@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -152,53 +153,13 @@ def test_conditions_limit_the_space_and_parameters_extend_it(tmp_path: Path) -> 
     assert any(p["block_m"] == 48 for p in picked)  # allowed, although it was not measured
 
 
-@pytest.mark.usefixtures("few_rounds")
-def test_commands_lead_from_a_table_to_a_choice(seer: Callable[..., CommandResult], tmp_path: Path) -> None:
-    data = tmp_path / "made_up.csv"
-    times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu")).to_csv(data, index=False)
-    toml = tmp_path / "made_up.toml"
-    assert seer("data", "describe", data, "--sizes", "m,n", "--parameters", ",".join(PARAMETERS), "-o", toml).code == 0
-    bundle = tmp_path / "B"
-    words = "--sizes m,n --parameters block_m,block_n,warps,order"
-    assert seer("train", data, "-o", bundle).is_refusal(words, "convolution")
-    trained = seer("train", data, "--kernel", toml, "-o", bundle).succeeded()
-    assert "on held-out rows, in 5 folds by shape" in trained.out
-    chosen = seer("select", "--bundle", bundle, "--gpu", "our own gpu", "made_up:m64n128", "--top", "2", "--json")
-    candidates = chosen.json["candidates"]
-    assert len(candidates) == 2
-    parameters = candidates[0]["parameters"]
-    assert parameters.keys() == VALUES.keys()
-    assert all(parameters[name] in values for name, values in VALUES.items())
-    query = tmp_path / "ask.csv"
-    times(HOLDOUT, ("a100-sxm4-80gb",))[["gpu", "m", "n", *PARAMETERS]].to_csv(query, index=False)
-    out = tmp_path / "out.parquet"
-    assert seer("predict", "--bundle", bundle, "--data", query, "-o", out).code == 0
-    assert len(pd.read_parquet(out)) == len(pd.read_csv(query))
-    for words in (["info", bundle], ["evaluate", bundle, data], ["data", "check", data]):
-        assert seer(*words).code == (2 if words[0] == "data" else 0)
-    words = ("--folds", 2, "--models", "configurations,boosted-terms", "--json", "-o", tmp_path / "report")
-    compared = seer("compare", data, "--kernel", toml, *words)
-    assert {row["model"] for row in compared.json["choice_rows"]} >= {"configurations", "boosted-terms"}
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda t: t.drop(columns="warps"), "column warps is missing"),
-        (lambda t: t.drop(columns="gpu"), "column gpu is missing"),
-        (lambda t: t.assign(m=t["m"] + 0.5), "whole number"),
-        (lambda t: t.assign(warps=t["warps"].where(t.index > 3)), "all parameters, or none"),
-        (lambda t: t.assign(time_us=-1.0, status="ok"), "above 0"),
-        (
-            lambda t: t.assign(time_us=["fast", *t["time_us"][1:]]),
-            "row 1: time_us is 'fast'; a number is needed, as in 7.5; if the row failed, leave it empty",
-        ),
-        (lambda t: pd.concat([t.assign(stages=2), t.assign(stages=3)]), "differs in stages: is it a parameter"),
-    ],
-)
-def test_an_invalid_table_is_refused_in_one_line(refused, change, words: str) -> None:
+@cases(__file__)
+def test_an_invalid_table_is_refused_in_one_line(refused, columns: dict[str, Any], words: str) -> None:
+    """Each row appears twice. A column without values is left out."""
+    table = pd.concat([times(SHAPES[:2])] * 2, ignore_index=True)
+    kept = {name: np.repeat(values, len(table) // len(values)) for name, values in columns.items() if values}
     with refused(words):
-        train(change(times(SHAPES[:2])), kernel=COLUMNS)
+        train(table.drop(columns=[*columns], errors="ignore").assign(**kept), kernel=COLUMNS)
 
 
 def test_a_file_named_like_a_family_gets_another_kernel_name(tmp_path: Path) -> None:
@@ -253,19 +214,16 @@ def test_library_kernels_compete_with_configurations(seer: Callable[..., Command
     for m, n, k in itertools.product((64, 256, 1024), (64, 512, 2048), (128, 1024)):
         entries: list[dict[str, object]] = [{"type": "cublas", "time": 1e-3 * (20 + m * n * k / 2e7)}]
         for block, warps in itertools.product((32, 128), (4, 8)):
-            tiles = -(-m // block) * -(-n // block)
-            time_ms = 1e-3 * (5 + tiles * block**2 * k * (1.0 + 0.1 * warps / 8) / 1e7)
+            work = -(-m // block) * -(-n // block) * block**2 * k
             sizes = {"BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 32, "num_stages": 3, "num_warps": warps}
-            entries.append({"type": "triton", "time": time_ms, **sizes})
+            entries.append({"type": "triton", "time": 1e-3 * (5 + work * (1 + warps / 80) / 1e7), **sizes})
         log.append({str((m, k, n)): entries, "kernel_type": "mm"})
-    path = tmp_path / "log.json"
+    path, data, bundle = (tmp_path / name for name in ("log.json", "mm.parquet", "B"))
     path.write_text(json.dumps(log))
-    data, bundle = tmp_path / "mm.parquet", tmp_path / "B"
-    assert seer("import", "inductor", path, "--gpu", "h100", "-o", data).code == 0
+    seer("import", "inductor", path, "--gpu", "h100", "-o", data).succeeded()
     seer("train", data, "-o", bundle).succeeded()
-    for (m, n, k), library in {(1024, 1500, 1024): "cublas", (64, 100, 128): "triton"}.items():
-        chosen = seer("select", "--bundle", bundle, "--gpu", "h100", f"m{m}n{n}k{k}", "--json")
-        candidates = chosen.json["candidates"]
+    for problem, library in {"m1024n1500k1024": "cublas", "m64n100k128": "triton"}.items():
+        candidates = seer("select", "--bundle", bundle, "--gpu", "h100", problem, "--json").json["candidates"]
         assert {candidate["library"] for candidate in candidates} == {"cublas", "triton"}
         assert candidates[0]["library"] == library
         assert ("parameters" in candidates[0]) == (library == "triton")

@@ -63,10 +63,9 @@ def test_kernel_tuner_accepts_the_search_as_its_strategy(bundle_path: Path, tmp_
 def test_starts_and_odd_values_are_searched(tmp_path: Path, name: str, search: dict[str, Any]) -> None:
     parameters = {**PLAIN, name: ODD[name]}
     starts = [[64, 8, ODD[name][0]], [8, 1, ODD[name][1]]]
-    options = {"x0": starts, "max_fevals": 25}
-    found = simulate(
-        tmp_path / "c.json", parameters, lambda a, b, _: abs(a - 32) + b, strategy_options=options, **search
-    )
+    named = [dict(zip(parameters, each, strict=True)) for each in starts]
+    search["strategy_options"] = {"x0": {"numpy": np.array(starts), "mixed": named}.get(name, starts), "max_fevals": 25}
+    found = simulate(tmp_path / "c.json", parameters, lambda a, b, _: abs(a - 32) + b, **search)
     assert [[each[parameter] for parameter in parameters] for each in found[:2]] == starts
     assert min(each["time"] for each in found) == 1 and len(found) == 25
 
@@ -75,7 +74,7 @@ def test_starts_and_odd_values_are_searched(tmp_path: Path, name: str, search: d
     ("words", "search"),
     [
         ("2 objectives, time, rate", {"objectives": {"time": False, "rate": True}}),
-        ("x0 [63, 8] is not in the search space", {"strategy_options": {"x0": [63, 8]}}),
+        ("x0 [63, 8] is not in the search space", {"strategy_options": {"x0": np.array([63, 8])}}),
         ("did you mean bundle?", {"strategy_options": {"bundel": "B"}}),
     ],
 )

@@ -1,6 +1,8 @@
 """A described kernel with formulas: limits of datasheets, units, conditions, and refused tables and queries."""
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,7 +18,7 @@ from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.tuning import Tuner
 from tests.known import cases, known_answers
-from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, times
+from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
 
 FORMULAS = known_answers(__file__)["formulas"]
 MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
@@ -134,18 +136,12 @@ def test_kept_fits_are_not_reused_for_another_description(tmp_path: Path) -> Non
     assert kept_files[1] == 2 * kept_files[0] > 0
 
 
-def test_an_invalid_call_is_refused_in_one_line(refused, own_bundle: Bundle, table: pd.DataFrame) -> None:
-    predictor = Predictor(own_bundle, gpu="v100")
-    for call, words in (
-        (lambda: predictor.select({"m": 64, "n": 128, "dtype": "fp16"}), "made_up has no dtype; a problem has m, n"),
-        (lambda: predictor.predict("m64n128", {"warps": 4}), "algorithm is a dict"),
-        (lambda: predictor.select("matmul:m64n128"), "is of the kernel made_up; write it as in made_up:m8n8"),
-        (lambda: train(table, sizes=["m", "n"]), "need parameters"),
-        (lambda: train(table, kernel=3), "a int is no kernel"),
-        (lambda: train(table, kernel=COLUMNS, sizes="m,n"), "leave those options out"),
-    ):
-        with refused(words):
-            call()
+@cases(__file__)
+def test_invalid_options_are_refused_in_one_line(
+    refused, table: pd.DataFrame, options: dict[str, Any], words: str
+) -> None:
+    with refused(words):
+        train(table, **options)
 
 
 def test_a_tuner_uses_the_median_and_warns_of_other_units(refused, own_bundle: Bundle) -> None:
@@ -163,37 +159,26 @@ def test_a_tuner_uses_the_median_and_warns_of_other_units(refused, own_bundle: B
 
 
 @pytest.mark.usefixtures("few_rounds")
-def test_commands_report_the_columns_and_refuse_other_files(seer, table, tmp_path) -> None:
-    data, merged, toml = tmp_path / "mine.csv", tmp_path / "both.parquet", tmp_path / "k.toml"
-    table.to_csv(data, index=False)
-    columns = ("--sizes", "m,n", "--parameters", ",".join(PARAMETERS))
-    assert "no violations" in seer("data", "check", data, *columns).succeeded().out
-    (first, *_) = seer("data", "info", data, *columns, "--json").json
+def test_commands_lead_from_a_table_to_answers(seer, tmp_path, monkeypatch) -> None:
+    """Files that are no tables are refused."""
+    monkeypatch.chdir(tmp_path)
+    table = times(SHAPES[:6], ("v100-sxm2-16gb", "our own gpu"))
+    table.to_csv("mine.csv", index=False)
+    table.head(40).drop(columns=["time_us", "status"]).to_csv("ask.csv", index=False)
+    pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv("near.csv", index=False)
+    given = known_answers(__file__)
+    for name, content, words in given["other_files"]:
+        Path(name).write_text(content)
+        assert seer("train", name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)
+    for command, *words in given["commands"]:
+        done = seer(*shlex.split(command.format(columns=given["columns"]))).succeeded()
+        assert [word for word in words if word not in done.out + done.err] == [], command
+    for command, *words in given["refused_commands"]:
+        assert seer(*shlex.split(command)).is_refusal(*words), command
+    chosen = seer("select", "--bundle", "B", "--gpu", "our own gpu", "mine:m64n128", "--top", 2, "--json")
+    assert [each["parameters"].keys() for each in chosen.json["candidates"]] == [VALUES.keys()] * 2
+    (first, *_) = seer("data", "info", "mine.csv", *given["columns"].split(), "--json").json
     assert (first["problems"], first["shapes"]) == (6, 6)
-    seer("data", "merge", data, *columns, "-o", merged).succeeded()
-    seer("data", "describe", merged, "-o", toml).succeeded()
-    assert 'name = "mine"' in toml.read_text()
-    assert seer("train", data, "--sizes", "m", "n", "--parameters", "warps", "-o", tmp_path / "B").is_refusal(
-        "n: no such file", "names of columns with commas"
-    )
-    output = seer("train", data, *columns, "-o", tmp_path / "B").succeeded().out
-    assert "in 5 folds by shape:" in output
-    assert "the kernel is called mine; write a problem as mine:m8n8" in output
-    failed = int((table["status"] == "failed").sum())
-    assert f"{failed} rows failed: their configurations are not chosen there, and the model learned" in output
-    export = seer("export", tmp_path / "B", "--problems", data, "--as", "c", "-o", tmp_path / "picks.h")
-    assert export.is_refusal("did you mean c-header?")
-    assert seer("select", "--bundel", tmp_path / "B", "m8n8").is_refusal("no option --bundel; did you mean --bundle?")
-    assert seer("select", "--bundle", tmp_path / "B", "--gpu", "titan", "m8n8").is_refusal("fits several")
-    for name, content, words in known_answers(__file__)["other_files"]:
-        (tmp_path / name).write_text(content)
-        assert seer("train", tmp_path / name, "--sizes", "m,n", "--parameters", "w", "-o", "C").is_refusal(words)
-    query = tmp_path / "ask.csv"
-    pd.DataFrame({"gpu": ["v100"], "m": [64], "n": [128]}).to_csv(query, index=False)
-    out = tmp_path / "out.csv"
-    seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
-    assert pd.read_csv(out)["source"].tolist() == ["measured"]
-    pd.DataFrame({"gpu": ["v10", "v100"], "m": 64, "n": 128}).to_csv(query, index=False)
-    predicted = seer("predict", "--bundle", tmp_path / "B", "--data", query, "-o", out).succeeded()
-    message = predicted.out + predicted.err
-    assert "the GPU v10 is not registered:" in message and "did you mean" in message
+    assert len(pd.read_parquet("out.parquet")) == 40
+    assert pd.read_csv("out.csv")["source"].tolist() == ["similar-gpu", "measured"]
+    assert 'name = "mine"' in Path("k.toml").read_text()

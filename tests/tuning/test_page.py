@@ -4,11 +4,12 @@ import importlib.util
 import itertools
 import json
 import re
+import runpy
 import shlex
 import sys
-import types
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from surrogate.features.description import read_description
@@ -21,36 +22,23 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
-class FakeConfig:
-    """The part of `triton.Config` that a performance model can read."""
+def fake_triton() -> Any:
+    """Return the names of Triton that the page uses; its autotuner calls the model as Triton does."""
 
-    def __init__(self, kwargs: dict[str, int], num_warps: int = 4, num_stages: int = 3) -> None:
-        self.kwargs = {**kwargs, "num_warps": num_warps, "num_ctas": 1, "num_stages": num_stages}
+    def config(kwargs: dict[str, int], num_warps: int) -> Any:
+        values = {**kwargs, "num_warps": num_warps, "num_ctas": 1, "num_stages": 3}
+        return SimpleNamespace(all_kwargs=lambda: values)
 
-    def all_kwargs(self) -> dict[str, int]:
-        return self.kwargs
+    def autotune(configs: list[Any], key: list[str], prune_configs_by: dict[str, Any]) -> Any:
+        def prune(kwargs: dict[str, Any]) -> list[Any]:
+            model = prune_configs_by["perf_model"]
+            ranked = sorted(configs, key=lambda each: model(**tuned.nargs, **kwargs, **each.all_kwargs()))
+            return ranked[: prune_configs_by["top_k"]]
 
+        tuned = SimpleNamespace(nargs={}, prune_configs=prune)
+        return lambda function: tuned
 
-class FakeAutotuner:
-    """Prune like Triton: call the model for each configuration with all arguments."""
-
-    def __init__(self, configs: list[FakeConfig], prune_configs_by: dict[str, Any]) -> None:
-        self.configs, self.prune = configs, prune_configs_by
-        self.nargs: dict[str, Any] = {}
-
-    def prune_configs(self, kwargs: dict[str, Any]) -> list[FakeConfig]:
-        model = self.prune["perf_model"]
-        expected = {config: model(**self.nargs, **kwargs, **config.all_kwargs()) for config in self.configs}
-        return sorted(expected, key=lambda config: expected[config])[: self.prune["top_k"]]
-
-
-def fake_triton() -> types.ModuleType:
-    """Return a module with the names of Triton that the page uses."""
-    module = types.ModuleType("triton")
-    module.Config = FakeConfig  # type: ignore[attr-defined]
-    module.jit = lambda function: function  # type: ignore[attr-defined]
-    module.autotune = lambda configs, key, prune_configs_by: lambda function: FakeAutotuner(configs, prune_configs_by)  # type: ignore[attr-defined]
-    return module
+    return SimpleNamespace(Config=config, jit=lambda function: function, autotune=autotune)
 
 
 def expected_us(m: int, n: int, block_m: int, block_n: int, warps: int) -> float:
@@ -76,12 +64,7 @@ def write_cache(folder: Path) -> None:
 def names_of(path: Path, source: str) -> dict[str, Any]:
     """Return the names of a block run as a file, because Triton reads the source of kernels."""
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return vars(module)
+    return runpy.run_path(str(path))
 
 
 def test_examples_lead_from_a_triton_cache_to_one_configuration(seer, tmp_path, monkeypatch):

@@ -76,7 +76,8 @@ def test_each_kind_of_objective_leads_to_the_best(sampler: Sampler, direction: s
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 def test_no_value_stops_a_study(sampler: Sampler, direction: str) -> None:
     values: list[Any] = [0.0, -1.0, math.inf, -math.inf, math.nan, None, 1e308, -1e308, 5e-324, 3]
-    study = optuna.create_study(sampler=sampler, direction=direction)
+    pruner = optuna.pruners.HyperbandPruner(1, 9)  # it passes parts of the study to the sampler
+    study = optuna.create_study(sampler=sampler, direction=direction, pruner=pruner)
     study.optimize(lambda trial: values[trial.number % 10] if suggested(trial) else None, n_trials=30)
     assert different(study) == 30
 
@@ -117,8 +118,12 @@ def test_workers_threads_and_copies_share_a_study(sampler: Sampler) -> None:
 
 
 def test_further_parameters_and_a_finished_space_give_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
-    study = optuna.create_study(sampler=Sampler(Description("k", (), {"a": (1, 2), "b": (1, 2, 3)}), GPU))
-    study.optimize(lambda trial: trial.suggest_int("a", 1, 2) + trial.suggest_int("b", 1, 3), n_trials=9)
-    study.optimize(lambda trial: trial.suggest_int("a", 1, 2) + trial.suggest_float("c", 0, 1), n_trials=3)
+    study = optuna.create_study(sampler=Sampler(Description("k", (), {"a": ("None", "x"), "b": (1, 2, 3)}), GPU))
+    study.optimize(
+        lambda trial: trial.suggest_int("b", 1, 3) + (trial.suggest_categorical("a", [None, "x"]) is None), 9
+    )
+    study.optimize(
+        lambda trial: trial.suggest_float("c", 0, 1) + (trial.suggest_categorical("a", [None, "x"]) is None), 3
+    )
     assert different(study) == 6 + 3
     assert [record.message.split()[0] for record in caplog.records] == ["all", "c"]
