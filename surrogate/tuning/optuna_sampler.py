@@ -180,8 +180,8 @@ class StudySearch:
         proposed = self._position_of.get(trial.system_attrs.get(PROPOSED, ""))
         if proposed is not None and fits[proposed]:
             return proposed
-        known = values.keys() & self._columns.keys()
-        is_known = len(known) == len(self._columns) or (known and trial.state.is_finished())
+        own = values.keys() & self._columns.keys()
+        is_known = len(own) == len(self._columns) or (own and trial.state.is_finished())
         return int(np.argmax(fits)) if is_known and fits.any() else None
 
     def _having(self, values: Mapping[str, object]) -> np.ndarray:

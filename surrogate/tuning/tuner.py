@@ -235,6 +235,10 @@ def open_kernel_source(source: KernelSource) -> OpenedSource:
     """Return the bundle, if any, and the family of a kernel. Raises `InputError` for a bundle of built-in kernels."""
     if isinstance(source, Description):
         return None, DescribedFamily(source)
+    if not isinstance(source, Bundle | str | Path):
+        raise InputError(
+            f"source has the type {type(source).__name__}; give a bundle, a description or a file of either"
+        )
     if not isinstance(source, Bundle) and Path(source).suffix == ".toml":
         return None, DescribedFamily(read_description(source))
     bundle = as_bundle(source)
