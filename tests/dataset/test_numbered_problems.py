@@ -20,10 +20,8 @@ def read(folder: Path, text: str) -> list[tuple[Conv, int | None]]:
 
 def test_numbered_lists_become_convolutions(tmp_path: Path) -> None:
     listed = read(tmp_path, "2\n128\t64\t56\t128\t0\t3\t1\t1\n128\t3\t224\t64\t112\t7\t2\t3\n")
-    assert listed == [
-        (Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None),
-        (Conv(n=128, c=3, h=224, k=64, r=7, pad_h=3, stride_h=2), None),
-    ]
+    second = Conv(n=128, c=3, h=224, k=64, r=7, pad_h=3, stride_h=2)
+    assert listed == [(Conv(n=128, c=64, h=56, k=128, r=3, pad_h=1), None), (second, None)]
 
 
 @cases(__file__)

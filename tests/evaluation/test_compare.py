@@ -196,18 +196,16 @@ def test_solvers_may_be_the_candidates(table: Table) -> None:
 
 
 def test_table_without_a_heuristic_gives_the_reason(table: Table) -> None:
-    result = compare(
-        _data(table(6).drop(columns="heuristic_algorithm"), name="mine"), folds_count=2, models=["roofline"]
-    )
+    data = _data(table(6).drop(columns="heuristic_algorithm"), name="mine")
+    result = compare(data, folds_count=2, models=["roofline"])
     row = _row(result.results["choice_rows"], model="cudnn-heuristic")
     assert row["n"] == 0 and "mine names no heuristic_algorithm" in row["reason"]
     assert _row(result.results["choice_rows"], model="roofline")["paired_vs_heuristic"] is None
 
 
 def test_table_of_one_candidate_is_evaluated_by_times_only(table: Table) -> None:
-    comparison = compare(
-        _data(table(8, algorithms=("IMPLICIT_GEMM",))), folds_count=2, models=["roofline", "linear-terms"]
-    )
+    data = _data(table(8, algorithms=("IMPLICIT_GEMM",)))
+    comparison = compare(data, folds_count=2, models=["roofline", "linear-terms"])
     for row in comparison.results["choice_rows"]:
         assert row["n"] == 0 and "one candidate" in row["reason"]
     assert _row(comparison.results["time_rows"], model="linear-terms", population="all", algorithm="all")["n"] == 32
@@ -350,7 +348,6 @@ def test_resumed_stack_uses_the_stored_settings_of_its_parts(table: Table, tmp_p
         file.write_text(json.dumps(content))
     changed = compare(data, **options, keep=keep).predictions
     unchanged = compare(data, **options).predictions
-    of_stack = [
-        frame.loc[frame["model"] == "stacked-terms", "predicted_us"].to_numpy() for frame in (changed, unchanged)
-    ]
+    stacks = [frame[frame["model"] == "stacked-terms"] for frame in (changed, unchanged)]
+    of_stack = [frame["predicted_us"].to_numpy() for frame in stacks]
     assert len(kept) == 2 and len(of_stack[0]) and (of_stack[0] != of_stack[1]).any()

@@ -27,9 +27,8 @@ def frame() -> pd.DataFrame:
     place = rows.pop("place").to_numpy()
     rows[list(SIZE_COLUMNS)] = np.array([parse(text).sizes for text in texts])[place]
     time_us = np.array(list(TIMES.values())).T.ravel()
-    rows = rows.assign(
-        gpu=np.array(gpus)[place], time_us=time_us, status=np.where(np.isnan(time_us), "not_supported", "ok")
-    )
+    status = np.where(np.isnan(time_us), "not_supported", "ok")
+    rows = rows.assign(gpu=np.array(gpus)[place], time_us=time_us, status=status)
     setting = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
     return rows.assign(library="cudnn", library_version="7.6", heuristic_algorithm="GEMM", **setting)
 
@@ -154,9 +153,8 @@ def test_heuristic_is_evaluated_only_where_it_picks(frame: pd.DataFrame) -> None
     rows = scorecard.choice_rows(evaluated, {HEURISTIC: [heuristic], scorecard.ORACLE: [oracle]}, {})
     assert _row(rows, model=HEURISTIC, stratum="all", gpu="all")["n"] == 2
     # Both chose on two problems only; the other GPU has no pair.
-    assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"][1] == pytest.approx(
-        2**-0.5 - 1
-    )
+    paired = _row(rows, model=scorecard.ORACLE, stratum="all", gpu="all")["paired_vs_heuristic"]
+    assert paired[1] == pytest.approx(2**-0.5 - 1)
     assert _row(rows, model=scorecard.ORACLE, stratum="all", gpu="TITAN V")["paired_vs_heuristic"] is None
     absent = _row(rows, model=HEURISTIC, stratum="all", gpu="TITAN V")
     assert absent["n"] == 0 and absent["reason"]
@@ -213,9 +211,8 @@ def test_rows_without_a_prediction_are_not_counted(frame: pd.DataFrame) -> None:
 
 def test_heuristic_is_named_after_its_library(frame: pd.DataFrame) -> None:
     assert _evaluated(frame).heuristic == scorecard.heuristic_name(["cudnn", "cudnn"]) == HEURISTIC
-    assert scorecard.is_heuristic(scorecard.heuristic_name(["vllm", "sglang"])) and not scorecard.is_heuristic(
-        scorecard.ORACLE
-    )
+    assert scorecard.is_heuristic(scorecard.heuristic_name(["vllm", "sglang"]))
+    assert not scorecard.is_heuristic(scorecard.ORACLE)
     tuna = frame.assign(library="miopen", solver=frame["algorithm"] + "-a", heuristic_solver="FFT-a")
     evaluated = _evaluated(tuna)
     assert evaluated.heuristic == "tunanet"
@@ -229,9 +226,8 @@ def test_other_families_are_grouped_by_their_own_strata() -> None:
     frame["time_us"] = frame["algorithm"].map({"a": 1.0, "b": 2.0})
     evaluated = _evaluated(frame)
     slow = scorecard.pick_by_times(evaluated, np.tile([2.0, 1.0], 4), np.ones(8, bool))
-    rows = scorecard.choice_rows(
-        evaluated, {"m": [slow], evaluated.heuristic: [scorecard.pick_by_heuristic(evaluated)]}, {}
-    )
+    picks = {"m": [slow], evaluated.heuristic: [scorecard.pick_by_heuristic(evaluated)]}
+    rows = scorecard.choice_rows(evaluated, picks, {})
     of_model = [row for row in rows if row["model"] == "m"]
     assert {row["stratum"]: row["n"] for row in of_model} == {"all": 4, "softmax": 2, "layer_norm": 2}
     assert all(row["family"] == "rowwise" and row["slowdown_macro"] == pytest.approx(2) for row in of_model)

@@ -12,12 +12,8 @@ from experiments.catalogue import BEGIN, END, NAMES, table_row
 from experiments.experiment import HOME
 
 PAGE = (HOME / "README.md").read_text(encoding="utf-8")
-ROWS = {
-    name: line
-    for line in PAGE[PAGE.index(BEGIN) : PAGE.index(END)].splitlines()
-    for name in NAMES
-    if f"(tables/{name}.csv)" in line
-}
+LINES = PAGE[PAGE.index(BEGIN) : PAGE.index(END)].splitlines()
+ROWS = {name: line for line in LINES for name in NAMES if f"(tables/{name}.csv)" in line}
 MORE_THAN_A_TABLE = {"tuning", "cpu_choice", "speed"}
 """Experiments whose answers need more than their tables."""
 FIGURE = re.compile(r"(?<![\w.,-])\d[\d,]*(?:\.\d+)?(?:(?: %|×| ms| µs| s|GB/s)(?!\w))")
@@ -41,9 +37,8 @@ def test_a_row_matches_its_committed_table(name: str) -> None:
     """The expected answer is computed from the table that the run wrote."""
     answer = import_module(f"experiments.{name}").answer(pd.read_csv(HOME / "tables" / f"{name}.csv"))
     expected = table_row(name, "", 0.0, figure=False, answer=answer).rpartition(" | ")[2]
-    assert ROWS[name].rpartition(" | ")[2] == expected, (
-        f"run python -m experiments.all --only {name}, and commit its table"
-    )
+    remedy = f"run python -m experiments.all --only {name}, and commit its table"
+    assert ROWS[name].rpartition(" | ")[2] == expected, remedy
 
 
 @every_claim
@@ -57,14 +52,8 @@ def test_a_figure_compared_with_a_paper_is_printed_by_its_command(cells: list[st
     assert not (unknown and any(module for module, _ in names)), f"{', '.join(unknown)}: no run of {command} prints it"
 
 
-COMMANDS = sorted(
-    {
-        text
-        for cells in CLAIMS.values()
-        for text in re.findall(r"`(seer [^`]+)`", cells[1])
-        if not re.search(r"\b[A-Z_]{3,}\b|…", text)
-    }
-)
+COMMANDS = {text for cells in CLAIMS.values() for text in re.findall(r"`(seer [^`]+)`", cells[1])}
+COMMANDS = sorted(text for text in COMMANDS if not re.search(r"\b[A-Z_]{3,}\b|…", text))
 
 
 @pytest.mark.slow

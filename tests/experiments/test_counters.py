@@ -37,10 +37,8 @@ def test_a_kernel_is_matched_to_the_problem_that_explains_its_count(sources: Sou
     vgg = dict(zip(SIZE_COLUMNS, (1, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1), strict=True))
     problems = pd.DataFrame([{**vgg, "networks": "VGG16,VGG19"}, {**vgg, "k": 128, "networks": "VGG16"}])
     found, note = matched(layers, problems)
-    assert found[["network", "tile", "blocks", "k"]].to_numpy().tolist() == [
-        ["VGG16", "32x32", 224 * 224 // 32 * 2, 64],
-        ["VGG19", "32x32", 224 * 224 // 32 * 2, 64],
-    ]
+    rows = found[["network", "tile", "blocks", "k"]].to_numpy().tolist()
+    assert rows == [[network, "32x32", 224 * 224 // 32 * 2, 64] for network in ("VGG16", "VGG19")]
     kernels = int((layers["main"] & (layers["LayerType"] == "Conv")).sum())
     assert note.startswith(f"without a match: {kernels - 2} of no")
 

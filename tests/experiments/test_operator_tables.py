@@ -45,35 +45,20 @@ def test_rows_of_unknown_operators_or_gpus_are_dropped() -> None:
         packed("CUDNN_ADD_TENSOR", IMAGE, gpu="Abacus 3000"),
     )
     columns = ["family", "library", "operator", "variant", "gpu", "n", "k"]
-    assert rows[columns].to_numpy().tolist() == [
-        ["pointwise", "cudnn", "relu", "", "t4", 1, 0],
-        ["gemm", "cublas", "gemm", "NT", "t4", 1000, 2048],
-    ]
+    assert rows[columns].to_numpy().tolist() == ANSWERS["known_operators"]
 
 
 def test_repeated_rows_of_a_version_become_their_median() -> None:
-    rows = rows_of(
-        *(
-            packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU", time_us=time_us, cudnn=version)
-            for time_us, version in ((9.0, "7.6.10"), (11.0, "7.6.10"), (50.0, "7.6.9"))
-        )
-    )
-    assert rows[["library_version", "time_us", "repeats"]].to_numpy().tolist() == [
-        ["7.6.10", 10.0, 2],
-        ["7.6.9", 50.0, 1],
-    ]
+    relu = packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU")
+    times = ((9.0, "7.6.10"), (11.0, "7.6.10"), (50.0, "7.6.9"))
+    rows = rows_of(*({**relu, "time_us": time_us, "cudnn": version} for time_us, version in times))
+    found = rows[["library_version", "time_us", "repeats"]].to_numpy().tolist()
+    assert found == [["7.6.10", 10.0, 2], ["7.6.9", 50.0, 1]]
 
 
 def test_scope_operators_have_the_size_of_the_convolution_output() -> None:
     """Convolutions, unknown variants and pooling are dropped: the columns of a pool do not hold its window."""
-    rows = rows_of(
-        {**CONV, "op": "CUDNN_ACTIVATION_BWD", "variant": "ACTIVATION_TANH"},
-        {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_FAST, SOFTMAX_MODE_INSTANCE"},
-        {**CONV, "op": "CUDNN_BATCHNORM_FWD", "variant": "BATCHNORM_SPATIAL, true"},
-        {**CONV, "op": "CUDNN_POOLING_FWD", "variant": "POOLING_MAX"},
-        {**CONV, "op": "CUDNN_CONV_BIAS_ACTIVATION_FWD", "variant": "anything"},
-        {**CONV, "op": "CUDNN_SOFTMAX_FWD", "variant": "SOFTMAX_ODD"},
-    )
+    rows = rows_of(*({**CONV, "op": op, "variant": variant} for op, variant in ANSWERS["scope_operators"]))
     by_kind = rows.set_index("operator")
     assert by_kind.loc["tanh_backward", ["n", "c", "h", "w"]].tolist() == [2, 8, 8, 8]
     assert by_kind.loc["softmax", ["n", "c", "h", "w", "variant"]].tolist() == [2, 512, 1, 1, "FAST"]
@@ -112,10 +97,7 @@ def test_deepbench_rows_have_dtypes_and_math_types() -> None:
     amd = {**row, "device": "AMD_MI25", "precision": "Float", "ta": "N"}
     rows = rows_of({**row, "precision": fp16}, {**row, "precision": "odd"}, amd)
     columns = ["gpu", "library", "dtype", "math", "variant", "time_us", "origin"]
-    assert rows[columns].to_numpy().tolist() == [
-        ["v100-sxm2-16gb", "cublas", "fp16", "default", "TN", 500.0, "deepbench"],
-        ["mi25", "rocblas", "fp32", "fma", "", 500.0, "deepbench"],
-    ]
+    assert rows[columns].to_numpy().tolist() == ANSWERS["deepbench"]
 
 
 @cases(__file__)

@@ -14,13 +14,9 @@ def _folder(path: Path, slowdowns: list[float], median: float, searched_s: float
     path.mkdir()
     choice = {"model": "m", "stratum": "ungrouped", "gpu": "all", "n": 2, "shapes": 2, "slowdown_macro": slowdowns[0]}
     time = {"model": "m", "stratum": "ungrouped", "gpu": "all", "algorithm": "all", "population": "all", "n": 4}
-    results: dict[str, Any] = {
-        "schema": 2,
-        "choice_rows": [choice],
-        "time_rows": [{**time, "median_ape": median, "p90_ape": 2 * median}],
-        "settings": {"m": {"rate": 0.12345, "rounds": 300}},
-        "costs": [{"model": "m", "tune_s": searched_s}],
-    }
+    time_row = {**time, "median_ape": median, "p90_ape": 2 * median}
+    results: dict[str, Any] = {"schema": 2, "choice_rows": [choice], "time_rows": [time_row]}
+    results |= {"settings": {"m": {"rate": 0.12345, "rounds": 300}}, "costs": [{"model": "m", "tune_s": searched_s}]}
     (path / "results.json").write_text(json.dumps(results))
     rows = pd.DataFrame(1, index=range(3), columns=list(SIZE_COLUMNS))
     rows = rows.assign(c=[16, 32, 64], model="m", seed=0, gpu="Tesla T4", slowdown=[*slowdowns, 9.0])

@@ -1,6 +1,7 @@
 """Families: parsing of problems, columns against hand calculations, and equal results for numbers and arrays."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,8 @@ def test_invalid_problem_text_is_refused(refused, text: str) -> None:
 
 def test_attention_and_moe_texts_accept_short_names_and_settings(refused) -> None:
     short = parse_problem("attention:b8h32g8d128q1k2048", kv_dtype="fp8")
-    assert short == parse_problem(
-        "attention:batch8heads32kv_heads8head_dim128query_length1context_length2048", kv_dtype="fp8"
-    )
+    long = "attention:batch8heads32kv_heads8head_dim128query_length1context_length2048"
+    assert short == parse_problem(long, kv_dtype="fp8")
     assert FAMILIES["attention"].setting_of(short)[4:] == ("generation", "fp8")
     assert parse_problem("moe:t4h8i16k2e4tp2ep2", routing="power_law_1.2").stratum == "power_law"
     with refused("lacks a size; mla has b (batch), h (heads)"):
@@ -149,17 +149,15 @@ def test_problems_with_equal_traits_get_equal_support(conv: Conv) -> None:
     assert CONV.traits(doubled) == CONV.traits(conv)
     setting = CONV.setting_of(conv)
     names = [candidate.algorithm for candidate in CONV.candidates("cudnn", setting)]
-    verdicts = [
-        [CONV.refusal("cudnn", setting, name, problem, "v100") for name in names] for problem in (conv, doubled)
-    ]
+    refusal = partial(CONV.refusal, "cudnn", setting)
+    verdicts = [[refusal(name, problem, "v100") for name in names] for problem in (conv, doubled)]
     assert names and verdicts[0] == verdicts[1]
 
 
 @pytest.mark.parametrize(("text", "stratum"), ANSWERS["strata"])
 def test_convolution_belongs_to_its_stratum(text: str, stratum: str) -> None:
-    sizes = {
-        name: np.array([size]) for name, size in zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)
-    }
+    row = zip(CONV.size_names, CONV.sizes_of(parse_problem(text)), strict=True)
+    sizes = {name: np.array([size]) for name, size in row}
     found = CONV.stratum(CONV.problem(sizes, CONV.setting_defaults))
     assert found.tolist() == [stratum]
     assert CONV.in_grouping(found, "all").all()

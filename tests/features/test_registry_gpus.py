@@ -51,11 +51,8 @@ def remark(text: str, name: str) -> str:
 
 def faults(name: str, row: Mapping[str, object], board: Gpu, comment: str) -> list[str]:
     """Return a message for each key that a row lacks or contradicts."""
-    missing = [
-        f"`{key}` is missing or empty: {what}"
-        for key, what in ANSWERS["gpu_row_needs"].items()
-        if row.get(key) in (None, [], {})
-    ]
+    needs = {key: what for key, what in ANSWERS["gpu_row_needs"].items() if row.get(key) in (None, [], {})}
+    missing = [f"`{key}` is missing or empty: {what}" for key, what in needs.items()]
     if board.datasheet and not SIZE_OF_THE_CHIP & set(board.datasheet):
         missing.append(f"`datasheet` needs one of {', '.join(sorted(SIZE_OF_THE_CHIP))}")
     if board.memory_bus_bits:

@@ -65,9 +65,8 @@ def agreement(measurements: Path) -> pd.DataFrame:
     frame["actual"] = frame["status"] == "ok"
     parts = []
     for (direction, name, board), part in frame.groupby(["direction", "algorithm", "gpu"]):
-        columns = ConvColumns.of(
-            [part[c] for c in SIZE_COLUMNS], **{c: part[c] for c in ("dtype", "math", "layout", "direction")}
-        )
+        settings = {c: part[c] for c in ("dtype", "math", "layout", "direction")}
+        columns = ConvColumns.of([part[c] for c in SIZE_COLUMNS], **settings)
         expected = supported(str(name), columns, library="cudnn", direction=str(direction), gpu_name=str(board))
         parts.append(part.assign(expected=expected))
     return pd.concat(parts)

@@ -66,13 +66,10 @@ def test_direct_terms_equal_the_hand_calculation() -> None:
     assert (terms.workspace_bytes, terms.kernels) == (0, 1)
 
 
-@given(
-    st.sampled_from([3, 16, 64, 128, 512, 1024]),
-    st.sampled_from([3, 16, 64, 128, 512, 1024]),
-    st.sampled_from([10, 40, 80, 160, 224, 320]),
-    st.sampled_from([1, 3, 5, 7, 9]),
-    st.integers(1, 4),
-)
+CHANNELS, SIZE = st.sampled_from([3, 16, 64, 128, 512, 1024]), st.sampled_from([10, 40, 80, 160, 224, 320])
+
+
+@given(CHANNELS, CHANNELS, SIZE, st.sampled_from([1, 3, 5, 7, 9]), st.integers(1, 4))
 def test_gemm_blocks_equal_seers_formula(c: int, k: int, w: int, taps: int, stride: int) -> None:
     """SEER §2 gives ⌈N·O²/t_m⌉·⌈K/t_n⌉; the sizes come from its grid (§4)."""
     conv = Conv(n=128, c=c, h=w, k=k, r=taps, stride_h=stride)

@@ -131,11 +131,5 @@ def test_installed_package_is_read_without_paths() -> None:
 
 def test_a_machine_without_access_between_its_gpus_is_left_out() -> None:
     """Eight L40S sum 1 GiB in 649 ms, over PCIe with 31.5 GB/s; its short messages go, too. Two L40S stay."""
-    columns = ["gpu", "operator", "dtype", "ranks", "elements", "time_us"]
-    rows = [
-        ("l40s", "all_reduce", "fp16", 8, 2**28, 649_471.0),
-        ("l40s", "all_reduce", "fp16", 8, 2**10, 23.0),
-        ("l40s", "all_reduce", "fp16", 2, 2**28, 26_700.0),
-        ("h100-sxm", "all_reduce", "fp16", 8, 2**10, 9.0),
-    ]
-    assert with_peer_access(pd.DataFrame(rows, columns=columns)).tolist() == [False, False, True, True]
+    rows = pd.DataFrame(ANSWERS["all_reduces"]).assign(operator="all_reduce", dtype="fp16")
+    assert with_peer_access(rows).tolist() == [False, False, True, True]

@@ -80,10 +80,9 @@ def test_samples_agree_with_the_published_table(measurements, sample, origin, op
     """The published table rounds to six digits and takes the median of more files than the 2018 sample."""
     rows = FORMATS["cudnn-scope"].read([measurements / "raw" / f"{sample}.json.gz"], **options).rows
     published = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
-    published = published[published["origin"] == origin].replace({"gpu": {"Tesla V100-PCIE-16GB": "v100-pcie-16gb"}})
-    both = rows.replace({"gpu": {"Tesla V100-PCIE-16GB": "v100-pcie-16gb"}}).merge(
-        published, on=list(KEY_COLUMNS), suffixes=("", "_published")
-    )
+    names = {"gpu": {"Tesla V100-PCIE-16GB": "v100-pcie-16gb"}}
+    published = published[published["origin"] == origin].replace(names)
+    both = rows.replace(names).merge(published, on=list(KEY_COLUMNS), suffixes=("", "_published"))
     assert len(both) >= minimum
     assert (both["status"] == both["status_published"]).all()
     ok = both[both["status"] == "ok"]

@@ -19,10 +19,7 @@ from tests.known import cases, known_answers
 
 SAMPLES = Path(__file__).parent / "samples"
 CACHE, T4, T1 = (SAMPLES / f"convolution_milo{name}.json" for name in ("_A4000.cache", "_A4000.T4", ".T1"))
-PARAMETERS = [
-    *("block_size_x", "block_size_y", "tile_size_x", "tile_size_y", "read_only", "use_padding", "use_shmem"),
-    *("use_cmem", "filter_height", "filter_width"),
-]
+PARAMETERS = known_answers(__file__)["parameters"]
 TIMES = ["status", "time_us", "time_us_min", "time_us_max", "repeats", "reason"]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from surrogate.formats import FORMATS
+from tests.known import cases, known_answers
 
 HEADER = "kernel_name,kernel_runtime,batch_size,M,N,K"
 ROW = '"volta_sgemm_128x64_nn(float*, int)",345.5,1,1024,1024,2048'
@@ -23,10 +24,8 @@ def test_rows_belong_to_the_gemm_family(tmp_path: Path) -> None:
     assert "us" in imported.notes[0] and imported.candidates == "listed"
     kind = imported.rows[["family", "operator", "library", "dtype"]].drop_duplicates()
     assert kind.to_numpy().tolist() == [["gemm", "gemm", "cublas", "fp32"]]
-    assert imported.rows[["batch", "m", "n", "k", "time_us", "repeats", "gpu", "run"]].to_numpy().tolist() == [
-        [1, 1024, 1024, 2048, 355.5, 2, "v100-sxm2-16gb", "3"],
-        [8, 64, 32, 16, 2.0, 1, "v100-sxm2-16gb", "4"],
-    ]
+    columns = ["batch", "m", "n", "k", "time_us", "repeats", "gpu", "run"]
+    assert imported.rows[columns].to_numpy().tolist() == known_answers(__file__)["products"]
     assert imported.rows["kernel_name"].tolist() == ["volta_sgemm_128x64_nn(float*, int)", "sgemm"]
 
 
@@ -47,17 +46,9 @@ def test_times_in_a_wrong_unit_are_refused(refused, tmp_path: Path) -> None:
         read(tmp_path, HEADER, ROW, time_unit="min")
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ([HEADER.replace("runtime", "runtim"), ROW], "kernel_runtim"),
-        ([HEADER], "no rows"),
-        ([HEADER, ROW, ROW + ",7"], "line 3"),
-        ([HEADER, ROW.replace("345.5", "n/a")], "line 2: kernel_runtime is 'n/a'"),
-        ([HEADER, ROW.replace("345.5", "0")], "line 2: kernel_runtime is '0'"),
-        ([HEADER, ROW.replace("2048", "2.5")], "K is 2.5"),
-    ],
-)
-def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], message: str) -> None:
+@cases(__file__)
+def test_wrong_files_are_refused(refused, tmp_path: Path, lines: list[str], old: str, new: str, message: str) -> None:
+    """The words HEADER and ROW stand for such lines; ``new`` replaces ``old`` in them."""
+    texts = [line.replace("HEADER", HEADER).replace("ROW", ROW) for line in lines]
     with refused("fully_connected_forward.csv", message):
-        read(tmp_path, *lines)
+        read(tmp_path, *(text.replace(old, new) if old else text for text in texts))

@@ -35,9 +35,8 @@ def _checkpoint(quant: object, kind: str = "llama", dtype: str = "bf16") -> Chec
 
 NO_FILE_NAMES = {"w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "mxfp4", "mxfp8"}
 """Types that no quantization_config gives to the products of these tests."""
-FORMS: list[tuple[Json, str]] = known_answers(__file__)[
-    "test_a_quantization_config_applies_to_layers_and_not_to_the_head"
-]["rows"]
+_TABLE = known_answers(__file__)["test_a_quantization_config_applies_to_layers_and_not_to_the_head"]
+FORMS: list[tuple[Json, str]] = _TABLE["rows"]
 
 
 def _step(path: Path, context: int) -> Network:

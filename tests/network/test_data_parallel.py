@@ -21,6 +21,7 @@ from surrogate.network.parallel import (
     trained_parameters,
 )
 from surrogate.network.read import read_network
+from tests.known import known_answers
 
 MODEL = "llama-3.1-8b"
 TIMES = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 10**7)), max_size=30)
@@ -93,10 +94,7 @@ def test_the_breakdown_names_the_longest_part() -> None:
     assert slow.total_us == 1e6 + 7 and "the messages add no time, since launches take longer" in slow.breakdown()
 
 
-MPT_13B = {
-    **{"model_type": "mpt", "d_model": 5120, "n_heads": 40, "n_layers": 40, "expansion_ratio": 4, "no_bias": True},
-    **{"max_seq_len": 2048, "vocab_size": 50368, "learned_pos_emb": True},
-}
+MPT_13B = known_answers(__file__)["mpt_13b"]
 GATHER, REDUCE = (kind(elements=8, ranks=8, dtype="bf16") for kind in (AllGather, ReduceScatter))
 TRAINED = {"training": True, "sequence": 2048, "batch": 2, "amp": "bf16"}
 
@@ -135,9 +133,8 @@ def test_units_are_numbered_modules_and_share_the_optimizer() -> None:
 
 def test_a_sharded_gpu_holds_its_share_and_the_gathered_units() -> None:
     predictors = load_predictors("h100-sxm")
-    copies, shards = (
-        predictors.time(read_network(MODEL, **TRAINED, **{option: 8})) for option in ("data_parallel", "fsdp")
-    )
+    ways: Any = ({"data_parallel": 8}, {"fsdp": 8})
+    copies, shards = (predictors.time(read_network(MODEL, **TRAINED, **way)) for way in ways)
     assert not copies.fits and shards.fits
     for name in ("weights", "state"):
         assert shards.memory[name] == pytest.approx(copies.memory[name] / 8, rel=1e-6)

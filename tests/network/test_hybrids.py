@@ -37,9 +37,8 @@ def test_parameter_count_matches_the_published_count(row: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("row", ROWS["test_a_mixer_has_products_a_convolution_and_a_scan"]["rows"])
 def test_a_mixer_has_products_a_convolution_and_a_scan(row: dict[str, Any]) -> None:
-    step = Step(
-        read_decoder({**SMALL, **row["config"]}), [Requests(2, 1, 9)], Deployment(tensor_parallel=row.get("gpus", 1)), 2
-    )
+    decoder, deployment = read_decoder({**SMALL, **row["config"]}), Deployment(tensor_parallel=row.get("gpus", 1))
+    step = Step(decoder, [Requests(2, 1, 9)], deployment, 2)
     kernels = {kernel.name: kernel for kernel in step.by_kind[step.layers[0]]}
     assert {name: _sizes(kernels[name]) for name in row["kernels"]} == row["kernels"]
     assert step.kv_bytes == 2 * row["state"]  # does not grow with the context
@@ -64,9 +63,8 @@ def test_layers_of_nemotron_have_one_part_each() -> None:
 
 
 def test_an_unknown_type_is_read_as_the_hybrid_with_its_mixer() -> None:
-    assert "nemotron_h_2' is unknown; it is read as nemotron_h" in "".join(
-        read_decoder({**NEMOTRON, "model_type": "nemotron_h_2", "num_hidden_layers": 4}).notes
-    )
+    notes = read_decoder({**NEMOTRON, "model_type": "nemotron_h_2", "num_hidden_layers": 4}).notes
+    assert "nemotron_h_2' is unknown; it is read as nemotron_h" in "".join(notes)
 
 
 @cases(__file__)

@@ -20,10 +20,7 @@ from surrogate.network.read import read_network
 from tests.known import cases, known_answers
 
 LLAMA = known_answers(Path(__file__).with_name("test_language.py"))["LLAMA"]
-MPT = {
-    **{"model_type": "mpt", "d_model": 768, "n_heads": 12, "n_layers": 12, "expansion_ratio": 4, "max_seq_len": 2048},
-    **{"vocab_size": 50368, "no_bias": True, "attn_config": {"alibi": False}, "torch_dtype": "bfloat16"},
-}
+MPT = known_answers(__file__)["MPT"]
 TOKENS, HIDDEN = 2 * 1024, 768
 Train = Callable[..., Network]
 
@@ -55,9 +52,8 @@ def test_products_have_six_operations_per_weight_and_token(train: Train, config,
     matrices = sum(layer.parameters for layer in forward if isinstance(layer.problem, Gemm))
     products = [layer for layer in network.layers if isinstance(layer.problem, Gemm) and ".lora_" not in layer.name]
     assert sum(layer.problem.flops for layer in products) == factor * matrices * TOKENS
-    assert 2 * _flops(network, AttentionBackward) == 5 * (
-        _flops(network, Attention) - _flops(network, AttentionBackward)
-    )
+    gradient = _flops(network, AttentionBackward)
+    assert 2 * gradient == 5 * (_flops(network, Attention) - gradient)
 
 
 def test_parameters_of_mpt_follow_its_sizes(train: Train) -> None:
@@ -130,9 +126,8 @@ def test_adapters_have_two_products_and_the_only_states(train: Train) -> None:
     assert "adapters of rank 16 on the products qkv_proj, o_proj, gate_up_proj, down_proj" in packed.notes[-1]
     # MPT has one matrix Wqkv: its adapter is 16 · (768 + 3 · 768) weights.
     adapters = 12 * 16 * ((768 + 3 * 768) + (768 + 768) + 2 * (768 + 3072))
-    assert f"on the products qkv_proj, o_proj, up_proj, down_proj of every layer ({adapters:,}" in "".join(
-        train(MPT, lora=16).notes
-    )
+    words = f"on the products qkv_proj, o_proj, up_proj, down_proj of every layer ({adapters:,}"
+    assert words in "".join(train(MPT, lora=16).notes)
 
 
 def test_sharded_frozen_weights_are_gathered(predictors: Callable[..., Any], train: Train) -> None:
@@ -144,12 +139,12 @@ def test_sharded_frozen_weights_are_gathered(predictors: Callable[..., Any], tra
 
 def test_experts_are_products_of_the_chosen_tokens(train: Train) -> None:
     """Six operations for each weight of the chosen experts and each token; the states cover all experts."""
-    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8}
-    network = train({**LLAMA, **experts, "model_type": "mixtral"})
+    config = {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8}
+    config["model_type"] = "mixtral"
+    network = train(config)
     weights = 3 * 2048 * 8192
-    products = [
-        layer for layer in network.layers if layer.operator.startswith("experts.") and layer.problem.multiply_adds
-    ]
+    experts = [layer for layer in network.layers if layer.operator.startswith("experts.")]
+    products = [layer for layer in experts if layer.problem.multiply_adds]
     assert len(products) == 16 * 6
     assert sum(layer.problem.flops for layer in products) == 6 * 16 * 2 * weights * TOKENS
     dense = train(LLAMA)
@@ -158,7 +153,7 @@ def test_experts_are_products_of_the_chosen_tokens(train: Train) -> None:
     assert network.layers[-1].parameters == network.parameters and network.state_bytes == 4 * network.parameters
     assert any("same number of tokens" in note for note in network.notes)
     with pytest.raises(InputError, match="adapters of routed experts are not predicted"):
-        train({**LLAMA, **experts, "model_type": "mixtral"}, lora=8)
+        train(config, lora=8)
 
 
 def test_microbatches_share_one_step_of_the_optimizer(predictors: Callable[..., Any], train: Train) -> None:

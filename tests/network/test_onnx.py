@@ -8,11 +8,21 @@ from surrogate.features.conv import Conv
 from surrogate.network.network import ReadOptions
 from surrogate.network.onnx_file import INTEGER_NOTE, QUANTISED_NOTE, read_onnx
 from surrogate.network.read import NORM_NOTE, read_network
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.onnx_backend import counts
 
 onnx = pytest.importorskip("onnx")
 node = onnx.helper.make_node
+GRAPHS = known_answers(__file__)["graphs"]
+
+
+def graph(nodes: list, inputs: dict, weights: dict) -> tuple:
+    """Return the arguments of `onnx_file` for a graph of the table.
+
+    A node is its operator, inputs, outputs and attributes; a weight is zeros of a shape, or one integer."""
+    made = [node(op, sources.split(), targets.split(), **more) for op, sources, targets, more in nodes]
+    stored = {name: np.array(v) if isinstance(v, int) else np.zeros(v, "f4") for name, v in weights.items()}
+    return made, inputs, stored
 
 
 @cases(__file__)
@@ -25,18 +35,7 @@ def test_convolutions_match_the_published_tables(name: str, table: str, paramete
 
 
 def test_a_small_graph_has_the_problems_computed_by_hand(onnx_file) -> None:
-    path = onnx_file(
-        [
-            node("Conv", ["x", "w", "b"], ["c"], name="first", pads=[1, 1, 1, 1], strides=[2, 2]),
-            node("Relu", ["c"], ["r"]),
-            node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
-            node("Flatten", ["p"], ["f"]),
-            node("Gemm", ["f", "v"], ["y"]),
-        ],
-        {"x": ["batch", 3, 8, 8]},
-        {"w": np.zeros((16, 3, 3, 3), "f4"), "b": np.zeros(16, "f4"), "v": np.zeros((64, 10), "f4")},
-    )
-    found = read_onnx(path, ReadOptions(batch=2))
+    found = read_onnx(onnx_file(*graph(**GRAPHS["small"])), ReadOptions(batch=2))
     assert [layer.name for layer in found.layers] == ["first", "first.bias", "Relu_1", "MaxPool_2", "Gemm_4"]
     assert found.layers[0].problem == Conv(n=2, c=3, h=8, k=16, r=3, pad_h=1, stride_h=2)
     assert [str(layer.problem) for layer in found.layers[1:3]] == ["bias:n2c16h4w4", "relu:n2c16h4w4"]
@@ -51,26 +50,14 @@ def test_training_a_graph_without_norms_adds_a_note(onnx_file) -> None:
     convolution = node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
     norm = node("BatchNormalization", ["c", *"abcd"], ["y"])
     weights = {name: np.zeros(4, "f4") for name in "abcd"} | {"w": np.zeros((4, 3, 3, 3), "f4")}
-    for nodes, training, expected in (
-        ([convolution], True, 1),
-        ([convolution], False, 0),
-        ([convolution, norm], True, 0),
-    ):
+    for nodes, training, expected in (([convolution], 1, 1), ([convolution], 0, 0), ([convolution, norm], 1, 0)):
         path = onnx_file(nodes, {"x": [2, 3, 8, 8]}, weights)
-        assert read_network(path, training=training).notes.count(NORM_NOTE) == expected
+        assert read_network(path, training=bool(training)).notes.count(NORM_NOTE) == expected
 
 
 def test_unusual_convolution_attributes_are_read(onnx_file) -> None:
     """The sizes of the convolution agree with the output that ONNX infers."""
-    path = onnx_file(
-        [
-            node("Conv", ["x", "w"], ["a"], auto_pad="SAME_UPPER", strides=[2, 2]),
-            node("Conv", ["a", "u"], ["b"], pads=[0, 0, 1, 2], group=4, dilations=[2, 1]),
-        ],
-        {"x": [1, 8, 9, 10]},
-        {"w": np.zeros((8, 8, 4, 3), "f4"), "u": np.zeros((8, 2, 3, 3), "f4")},
-    )
-    first, second = read_onnx(path).convs
+    first, second = read_onnx(onnx_file(*graph(**GRAPHS["unusual_attributes"]))).convs
     assert (first.out_h, first.out_w) == (5, 5)
     assert (second.h, second.w, second.groups, second.dilation_h) == (6, 7, 4, 2)
     line = onnx_file([node("Conv", ["x", "w"], ["y"])], {"x": [1, 4, 100]}, {"w": np.zeros((6, 4, 5), "f4")})
@@ -79,10 +66,7 @@ def test_unusual_convolution_attributes_are_read(onnx_file) -> None:
 
 @cases(__file__)
 def test_graphs_have_the_problems_computed_by_hand(onnx_file, nodes, inputs, weights, problems, ignored, unsupported):
-    """A node is its operator, inputs, outputs and attributes; a weight is zeros of a shape, or one integer."""
-    made = [node(op, sources.split(), targets.split(), **more) for op, sources, targets, more in nodes]
-    stored = {name: np.array(v) if isinstance(v, int) else np.zeros(v, "f4") for name, v in weights.items()}
-    found = read_onnx(onnx_file(made, inputs, stored))
+    found = read_onnx(onnx_file(*graph(nodes, inputs, weights)))
     assert [f"{layer.problem} {getattr(layer.problem, 'direction', '')}".strip() for layer in found.layers] == problems
     assert (dict(found.ignored), dict(found.unsupported)) == (ignored, unsupported)
 
@@ -187,15 +171,9 @@ def test_stored_conditions_stop_loops(onnx_file, trips: int, starts: int, end: s
 
 def test_weights_are_converted_and_tables_are_not_trained(onnx_file) -> None:
     """The mask has a very negative value; the first norm has a gradient of its weights only."""
-    nodes = [
-        node("LayerNormalization", ["x", "s"], ["n"]),
-        node("Cast", ["w"], ["v"], to=1),
-        node("MatMul", ["n", "v"], ["a"]),
-        node("Add", ["a", "mask"], ["y"]),
-    ]
-    mask = np.triu(np.full((64, 64), -np.inf, "f4"), 1)
-    path = onnx_file(nodes, {"x": [64, 64]}, {"s": np.ones(64, "f4"), "w": np.ones((64, 64), "f2"), "mask": mask})
-    found = read_network(path, training=True)
+    nodes, inputs, stored = graph(**GRAPHS["converted_weights"])
+    stored |= {"w": np.ones((64, 64), "f2"), "mask": np.triu(np.full((64, 64), -np.inf, "f4"), 1)}
+    found = read_network(onnx_file(nodes, inputs, stored), training=True)
     operators = [layer.operator for layer in found.layers]
     assert operators[1] == "Cast" and "LayerNormalization.backward" in operators
     assert found.parameters == found.layers[-1].parameters == 64 + 64 * 64
@@ -269,18 +247,9 @@ def test_symbolic_sizes_are_given_by_name(refused, onnx_file) -> None:
 
 def test_sizes_computed_by_the_graph_are_evaluated(onnx_file) -> None:
     """The older exporter of PyTorch writes the view of attention heads as Shape, Gather, Div and Concat."""
-    constants = {name: np.array([value]) for name, value in {"i0": 0, "i1": 1, "i2": 2, "four": 4, "rest": -1}.items()}
-    nodes = [node("Shape", ["x"], ["s"])]
-    nodes += [node("Gather", ["s", f"i{axis}"], [f"d{axis}"]) for axis in range(3)]
-    nodes += [
-        node("Div", ["d2", "four"], ["width"]),
-        node("Concat", ["d0", "d1", "four", "width"], ["heads"], axis=0),
-        node("Reshape", ["x", "heads"], ["q"]),
-        node("Transpose", ["q"], ["t"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["q"], ["k"], perm=[0, 2, 3, 1]),
-        node("MatMul", ["t", "k"], ["y"]),
-    ]
-    network = read_onnx(onnx_file(nodes, {"x": ["batch", 10, 64]}, constants), ReadOptions(batch=3))
+    nodes, inputs, constants = graph(**GRAPHS["view_of_heads"])
+    constants = {name: value.reshape(1) for name, value in constants.items()}
+    network = read_onnx(onnx_file(nodes, inputs, constants), ReadOptions(batch=3))
     assert not network.unsupported
     assert network.layers[-1].problem.sizes == {"batch": 12, "m": 10, "n": 10, "k": 16}
 

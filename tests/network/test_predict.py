@@ -19,20 +19,12 @@ from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 B = Conv(n=8, c=64, h=28, k=256, r=1)
 RELU = pointwise("relu", [(8, 64, 28, 28)], (8, 64, 28, 28), "fp32")
-NETWORK = Network(
-    "net",
-    (
-        Layer("a1", "Conv", A, heuristic="IMPLICIT_GEMM"),
-        Layer("r1", "Relu", RELU),
-        Layer("a2", "Conv", A, heuristic="DIRECT"),
-        Layer("b", "Conv", B),
-        Layer("r2", "Relu", RELU),
-    ),
-    8,
-    unsupported={"LSTM": 1, "Relu6": 2},
-    missing={"LSTM": Work(3 * (2 * A.flops + B.flops), 0.0), "Relu6": Work(0.0, A.dram_bytes)},
-    ignored={"Reshape": 3},
-)
+CONVS = [Layer("a1", "Conv", A, heuristic="IMPLICIT_GEMM"), Layer("a2", "Conv", A, heuristic="DIRECT")]
+CONVS += [Layer("b", "Conv", B)]
+RELUS = [Layer(name, "Relu", RELU) for name in ("r1", "r2")]
+MISSING = {"LSTM": Work(3 * (2 * A.flops + B.flops), 0.0), "Relu6": Work(0.0, A.dram_bytes)}
+NETWORK = Network("net", (CONVS[0], RELUS[0], *CONVS[1:], RELUS[1]), 8, ignored={"Reshape": 3}, missing=MISSING)
+NETWORK = replace(NETWORK, unsupported={"LSTM": 1, "Relu6": 2})
 
 
 def test_total_time_is_the_sum_of_the_layers(predictors: Callable[..., Predictors]) -> None:
@@ -112,8 +104,7 @@ def test_types_and_classes_add_up(predictors: Callable[..., Predictors]) -> None
     assert list(found.classes()) == list(BOUNDS)
     for measure in ("layers", "time"):
         assert sum(share[measure] for share in found.classes().values()) == pytest.approx(1)
-    layers = tuple(layer for layer in NETWORK.layers if layer.operator == "Relu")
-    relus = predictors().time(replace(NETWORK, layers=layers))
+    relus = predictors().time(replace(NETWORK, layers=tuple(RELUS)))
     assert sum(share["layers"] for share in relus.classes().values()) == pytest.approx(1)
 
 

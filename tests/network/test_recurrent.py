@@ -42,9 +42,8 @@ def test_a_module_calls_one_kernel_for_all_steps(kind: str, amp: str | None) -> 
 def test_each_layer_and_direction_is_one_kernel() -> None:
     """The second layer reads both directions of the first layer, 2 × 5 values."""
     module = recurrent_module("LSTM", num_layers=2, bidirectional=True, proj_size=5, batch_first=True)
-    sizes = [
-        layer.problem.sizes for layer in module_network(module, torch.zeros(4, 7, 8)).layers if "rnn" in layer.operator
-    ]
+    layers = module_network(module, torch.zeros(4, 7, 8)).layers
+    sizes = [layer.problem.sizes for layer in layers if "rnn" in layer.operator]
     first = {"steps": 7, "batch": 4, "inputs": 8, "hidden": 5, "rows": 64}
     assert sizes == [first, first, first | {"inputs": 10}, first | {"inputs": 10}]
 

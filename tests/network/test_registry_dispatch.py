@@ -5,21 +5,15 @@ import pytest
 from surrogate.features.families import OPERATORS
 from surrogate.network.aten_call import Call, Tensor, UnsupportedError
 from surrogate.network.dispatch import IGNORED, RULES, problems
+from tests.known import known_answers
 
 NAMES = [name for name in (*RULES, *IGNORED) if name.lower() in OPERATORS]
 OTHER_KINDS = {"addmm": "linear"}
 """Name → another kind that is intended: a product with a bias runs the kernel of `linear`."""
-IMAGE = Tensor((2, 3, 4, 5))
-ARGUMENTS = (
-    {"self": IMAGE},
-    {"self": IMAGE, "other": IMAGE},
-    {"input": IMAGE, "normalized_shape": [5], "training": True},
-    {"self": Tensor((6,)), "mat1": Tensor((4, 5)), "mat2": Tensor((5, 6))},
-    {"self": Tensor((2, 4, 5)), "mat2": Tensor((2, 5, 6))},
-    {"input": Tensor((4, 5)), "weight": Tensor((6, 5)), "bias": Tensor((6,))},
-    {"weight": Tensor((10, 8)), "indices": Tensor((6,)), "offsets": Tensor((3,))},
-    dict.fromkeys(("query", "key", "value"), Tensor((2, 3, 4, 8), "fp16")),
-)
+ARGUMENTS = [
+    {name: Tensor(tuple(shape), row["dtype"]) for name, shape in row["shapes"].items()} | row["values"]
+    for row in known_answers(__file__)["arguments"]
+]
 """Arguments of calls; at least one set fits each name."""
 
 

@@ -1,6 +1,7 @@
 """Servers of language models: times and intervals, memory, and the search for configurations under targets."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -21,6 +22,7 @@ from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import Requests, Step, language_network
+from surrogate.network.network import Network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, Targets, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
@@ -31,6 +33,7 @@ LLAMA, SMALL, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["llama-3.1-8b"], NE
 PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "README.md"
 MEASURED: dict[str, Any] = {"memory_bytes": 1.0, "fits": True, "half_width": 0.0, "floored_problems": ()}
 MEASURED |= {"parts": {"products": 0.7, "prompts": 0.3}}
+SHORT: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8}
 STEPS = ServerSteps(Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, **MEASURED)
 SERVER_MODEL = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
@@ -126,8 +129,8 @@ def test_a_result_has_json_text_page_and_table(servers: Serving) -> None:
 
 
 def test_fp8_is_faster_than_bf16_if_servers_fuse_the_quantisation() -> None:
-    choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=8, dtypes=("bf16", "fp8"))
-    rows = serve(LLAMA, gpu="h100-sxm", input=1024, output=128, choices=choices).rows
+    options: dict[str, Any] = {"libraries": "vllm", "concurrency": 1, "tensor_parallel": 8, "dtypes": ("bf16", "fp8")}
+    rows = serve(LLAMA, gpu="h100-sxm", input=1024, output=128, **options).rows
     times = {row.dtype: row.tpot_ms for row in rows}
     assert times["fp8"] < times["bf16"]
 
@@ -207,22 +210,21 @@ def test_an_answer_of_one_token_has_no_tpot() -> None:
 
 
 def test_fp8_weights_are_unpacked_on_a_gpu_without_fp8_units() -> None:
-    choices = Choices(concurrency=4, tensor_parallel=4, dtypes="fp8", gpus=4)
-    found = serve(LLAMA, gpu="a100-sxm4-80gb", input=64, output=8, choices=choices)
+    on_a100: dict[str, Any] = {**SHORT, "gpu": "a100-sxm4-80gb"}
+    found = serve(LLAMA, **on_a100, concurrency=4, tensor_parallel=4, dtypes="fp8", gpus=4)
     assert {(row.library, row.dtype) for row in found.rows} == {("vllm", "int8_wo"), ("sglang", "int8_wo")}
     (unpacked,) = [note for note in found.notes if "unpack fp8 weights" in note]
     (refused,) = [note for note in found.notes if "no fp8 units; give" in note]
     assert "trtllm" in refused and "int8_wo" in unpacked
-    own = serve(DEEPSEEK, gpu="a100-sxm4-80gb", input=64, output=8, choices=Choices(gpus=16, tensor_parallel=16))
+    own = serve(DEEPSEEK, **on_a100, gpus=16, tensor_parallel=16)
     assert {row.dtype for row in own.rows} == {"int8_wo"}
 
 
 def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> None:
     tmp_path.joinpath("config.json").write_bytes(SMALL.read_bytes())
-    choices = Choices(libraries="vllm", concurrency=1, tensor_parallel=1)
     contents = json.loads(SMALL.read_text(encoding="utf-8"))
-    sizes: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8, "choices": choices}
-    assert len({serve(config, **sizes).rows[0].tpot_ms for config in (SMALL, tmp_path, contents)}) == 1
+    options: dict[str, Any] = {**SHORT, "libraries": "vllm", "concurrency": 1, "tensor_parallel": 1}
+    assert len({serve(config, **options).rows[0].tpot_ms for config in (SMALL, tmp_path, contents)}) == 1
 
 
 def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
@@ -235,20 +237,15 @@ def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
     assert computed_ms < steps.min_ttft_ms < 1.1 * computed_ms
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "run", "message"),
-    [((), {"bf16"}, "checkpoint's type"), ("fp8", {"fp8"}, "quality is not evaluated"), ("bf16", {"bf16"}, "")],
-)
-def test_the_checkpoint_dtype_is_used_unless_another_is_requested(dtypes: Any, run: set[str], message: str) -> None:
-    choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
-    found = serve(LLAMA, gpu="h100-sxm", input=64, output=8, choices=choices)
-    assert {row.dtype for row in found.rows} == run and message in " ".join(found.notes)
+@cases(__file__)
+def test_the_checkpoint_dtype_is_used_unless_another_is_requested(dtypes: Any, run: str, message: str) -> None:
+    found = serve(LLAMA, **SHORT, libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
+    assert {row.dtype for row in found.rows} == {run} and message in " ".join(found.notes)
 
 
 def test_gpus_without_a_price_are_listed_last() -> None:
-    choices = Choices(libraries="vllm", concurrency=8, tensor_parallel=4, gpus=4)
-    options: dict[str, Any] = {"compare_gpus": ["h200-sxm"], "price": {"h100": 3}, "choices": choices}
-    found = serve(LLAMA, gpu="h100-sxm", input=64, output=8, **options)
+    options: dict[str, Any] = {"compare_gpus": ["h200-sxm"], "price": {"h100": 3}, **SHORT}
+    found = serve(LLAMA, **options, libraries="vllm", concurrency=8, tensor_parallel=4, gpus=4)
     assert [row.gpu for row in found.rows if row.fits] == ["h100-sxm", "h200-sxm"]
     swapped = replace(found, rows=(replace(found.rows[0]), *found.rows), targets=Targets(tpot_ms=1e3))
     assert [record["GPUs"] for record in swapped.table().records] == ["4 h100-sxm", "4 h200-sxm", "4 h100-sxm"]
@@ -274,16 +271,14 @@ def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
 
 @cases(__file__)
 def test_invalid_arguments_of_serve_are_refused_in_one_line(refused, changed, message: str) -> None:
-    arguments: dict[str, Any] = {"config": LLAMA, "gpu": "h100-sxm", "input": 64, "output": 8} | changed
-    with refused(message), naming_options():
-        serve(**arguments)
-    with refused(message):
-        serve(**arguments)
+    for named in (naming_options(), nullcontext()):
+        with refused(message), named:
+            serve(**{"config": LLAMA, **SHORT, **changed})
 
 
 def test_one_refused_gpu_does_not_stop_the_others() -> None:
-    choices = Choices(dtypes=("fp8",), libraries=("vllm",), concurrency=(4,), tensor_parallel=(2,))
-    found = serve(LLAMA, gpu="t4", compare_gpus=("h100-sxm",), input=64, output=8, choices=choices)
+    options: dict[str, Any] = SHORT | {"gpu": "t4", "compare_gpus": ("h100-sxm",)}
+    found = serve(LLAMA, **options, dtypes=("fp8",), libraries=("vllm",), concurrency=(4,), tensor_parallel=(2,))
     assert {row.gpu for row in found.rows} == {"h100-sxm"}
     assert any("t4 has no fp8 units" in note for note in found.notes)
 
@@ -291,6 +286,11 @@ def test_one_refused_gpu_does_not_stop_the_others() -> None:
 def _step(path: Path, *groups: tuple[int, int, int], **deployment: Any) -> Step:
     requests = [Requests(*group) for group in groups]
     return Step(read_decoder(path), requests, Deployment(**deployment), sum(size * new for size, new, _ in groups))
+
+
+def _network(**deployment: Any) -> Network:
+    """Return the network of Llama 3.3 70B that decodes one token after 99."""
+    return language_network(read_decoder(LLAMA), [Requests(1, 1, 100)], Deployment(**deployment))
 
 
 def test_expert_parallelism_divides_experts_and_gathers_all_tokens() -> None:
@@ -312,10 +312,7 @@ def test_prompts_and_decoded_tokens_share_products_and_not_attention() -> None:
 
 
 def test_pipeline_stages_divide_weights_and_send_activations() -> None:
-    decoder = read_decoder(LLAMA)
-    one_stage, staged = (
-        language_network(decoder, [Requests(1, 1, 100)], Deployment(pipeline_parallel=n)) for n in (1, 4)
-    )
+    one_stage, staged = (_network(pipeline_parallel=stages) for stages in (1, 4))
     sizes = [(net.weights_bytes or 0, net.state_bytes, net.parameters or 0) for net in (one_stage, staged)]
     assert sizes[1] == pytest.approx([size / 4 for size in sizes[0]], rel=1e-6)
     assert (one_stage.stages, staged.stages) == (1, 4)
@@ -323,16 +320,14 @@ def test_pipeline_stages_divide_weights_and_send_activations() -> None:
 
 
 def test_an_fp8_cache_takes_half_the_memory() -> None:
-    decoder = read_decoder(LLAMA)
-    bf16, fp8 = (language_network(decoder, [Requests(1, 1, 100)], Deployment(kv_dtype=name)) for name in (None, "fp8"))
+    bf16, fp8 = (_network(kv_dtype=name) for name in (None, "fp8"))
     assert fp8.state_bytes == bf16.state_bytes / 2
 
 
 def test_all_reduces_beyond_a_node_use_the_network() -> None:
-    decoder = read_decoder(LLAMA)
-    two_nodes = language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16))
+    two_nodes = _network(tensor_parallel=16)
     assert any(type(layer.problem) is Memcpy for layer in two_nodes.layers) and "NVLink" in two_nodes.notes[0]
-    assert not language_network(decoder, [Requests(1, 1, 100)], Deployment(tensor_parallel=16, node=72)).notes
+    assert not _network(tensor_parallel=16, node=72).notes
 
 
 def test_kernels_missing_from_a_framework_table_use_other_frameworks() -> None:

@@ -7,12 +7,9 @@ import pytest
 
 from surrogate.features.conv import Conv
 from surrogate.network.read import read_network
-from tests.known import cases
+from tests.known import cases, known_answers
 
-ROWS = [
-    {"name": "first", "n": 4, "c": 3, "h": 32, "w": 32, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
-    {"name": "second", "n": 4, "c": 16, "h": 32, "w": 30, "k": 8, "r": 1, "s": 1, "pad_h": 0, "pad_w": 0},
-]
+ROWS = known_answers(__file__)["layers"]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])

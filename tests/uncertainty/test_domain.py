@@ -67,9 +67,8 @@ def test_distances_equal_sorted_pairwise_distances(kind) -> None:
     references = domains.TrainingShapes.of(kind, train)
     np.testing.assert_allclose(references.distances(query), np.sqrt(pairs.mean(axis=1)))
     np.testing.assert_allclose([distance(references, row) for row in query.tolist()], references.distances(query))
-    np.testing.assert_array_equal(
-        domains.TrainingShapes.of(kind, train[::-1]).distances(query), references.distances(query)
-    )
+    reversed_order = domains.TrainingShapes.of(kind, train[::-1])
+    np.testing.assert_array_equal(reversed_order.distances(query), references.distances(query))
     assert references.distances(np.empty((0, len(kind.sizes)), dtype=np.int64)).shape == (0,)
 
 

@@ -6,6 +6,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import operator
 from surrogate.features.families.embedding import UNSHARED, EmbeddingBag, MemoryRates
 from surrogate.features.gpu import gpu
+from tests.known import cases, known_answers
 
 V100 = {"dram_gbs": 809.0, "l2_gbs": 2888.0, "peak_gflops": 12200.0, "sms": 80}
 RATES = MemoryRates(**V100, l2_bytes=6 * 1024 * 1024)
@@ -16,9 +17,7 @@ def _bag(*sizes: int) -> EmbeddingBag:
     return EmbeddingBag(**dict(zip(("batch", "rows", "tables", "bag", "dim", "rows_per_block"), sizes, strict=True)))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"), [((512, 1000, 1, 4, 32, 32), 0.5746389268), ((2048, 20000, 1, 8, 64, 4), 0.3173524333)]
-)
+@cases(__file__)
 def test_hit_rate_equals_the_answer_of_the_notebook(sizes: tuple[int, ...], expected: float) -> None:
     assert _bag(*sizes).hit_rate(RATES) == pytest.approx(expected, abs=1e-10)
 
@@ -35,23 +34,13 @@ def test_memory_rates_prefer_measurements_to_the_datasheet() -> None:
     assert datasheet.l2_gbs > datasheet.dram_gbs
 
 
-LARGE = {"batch": 2048, "rows": 200_000, "tables": 128, "bag": 128, "dim": 128}
-SMALL = {"batch": 100, "rows": 10**6, "tables": 3, "bag": 10, "dim": 34}
+SIZES = known_answers(__file__)["sizes"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "sizes", "variant", "published_us", "measured_us"),
-    [
-        ("embedding_bag_backward", LARGE, UNSHARED, 86291.71294932015, 77508),
-        ("embedding_bag_backward", LARGE, "", 42824.414140914705, None),
-        ("embedding_bag_backward", SMALL, UNSHARED, 2.515698393077874, None),
-        ("embedding_bag_backward_adagrad", LARGE, "", 64226.252103831896, 63304),
-        ("embedding_bag_backward_adagrad", SMALL, "", 1.9105067985166873, None),
-    ],
-)
+@cases(__file__)
 def test_updates_equal_the_notebook_and_are_near_its_measurements(kind, sizes, variant, published_us, measured_us):
     """The variants are the notebook's, by shared memory and by optimizer, on its V100."""
-    problem = operator(kind, **sizes, variant=variant)
+    problem = operator(kind, **SIZES[sizes], variant=variant)
     assert problem.roofline_us(gpu("v100")) == pytest.approx(published_us, rel=1e-9)
     assert measured_us is None or published_us == pytest.approx(measured_us, rel=0.12)
 
@@ -71,6 +60,6 @@ def test_a_lookup_without_shared_memory_reads_its_indices_once_per_pass() -> Non
 
 
 def test_blocks_of_the_lookup() -> None:
-    forward = EmbeddingBag(**LARGE, rows_per_block=4)
+    forward = EmbeddingBag(**SIZES["large"], rows_per_block=4)
     assert forward.blocks == 2048 * 128 // 4
     assert forward.roofline_us(gpu("v100")) == forward.model_us(MemoryRates.of(gpu("v100")))

@@ -76,9 +76,8 @@ def test_collective_time_has_three_ranges(refused) -> None:
 
 def test_collective_time_depends_on_ranks_and_links() -> None:
     assert transfer.AllReduce(elements=8, ranks=4).factor == pytest.approx(2 * 3 / 4)
-    linked, alone = (
-        transfer.AllReduce(elements=10**9, ranks=2).roofline_us(gpu(name)) for name in ("h100-sxm", "l40s")
-    )
+    message = transfer.AllReduce(elements=10**9, ranks=2)
+    linked, alone = (message.roofline_us(gpu(name)) for name in ("h100-sxm", "l40s"))
     assert (linked, alone) == pytest.approx((4e6 / 450 + 4, 4e6 / 31.5 + 4))
     for collective in (transfer.AllToAll, transfer.AllGather, transfer.ReduceScatter):
         assert collective(elements=8, ranks=4).factor == pytest.approx(3 / 4)
