@@ -262,9 +262,9 @@ class _Process:
     """A Gaussian process on ``candidates`` (m,), which are positions in the space.
 
     The configurations ``indices`` and those that `add` adds condition it; ``order`` lists them. ``positions``
-    (conditioning,) are their positions among the candidates, ``kernel`` (conditioning, m) is their Matérn kernel with
-    the candidates, and ``variance`` (m,) is the remaining variance. ``variances`` are those of the Matérn kernel and of
-    a measurement's noise.
+    (conditioning,) are their positions among the candidates, and ``variance`` (m,) is the remaining variance.
+    ``kernel`` begins with the rows (conditioning, m) of their Matérn kernel with the candidates. ``variances`` are
+    those of the Matérn kernel and of a measurement's noise.
     """
 
     def __init__(
@@ -281,21 +281,17 @@ class _Process:
         # Rows of the Matérn kernel and of the Cholesky factor for all candidates. `add` doubles the arrays when they
         # are full. float32 takes half the time, but its rounding error may exceed the noise, so the factor has float64.
         count = len(indices)
-        self._kernel, self._rows = np.empty((2, 2 * count + 32, len(candidates)), dtype=np.float32)
+        self.kernel, self._rows = np.empty((2, 2 * count + 32, len(candidates)), dtype=np.float32)
         inner = linear[self.positions] @ linear[self.positions].T + noise * np.eye(count)
         for row, position in enumerate(self.positions):
             kernel = self._matern_of(position)
-            self._kernel[row] = kernel
+            self.kernel[row] = kernel
             inner[row] += smooth * kernel[self.positions]
         factor = cholesky(inner, lower=True)
-        covariance = smooth * self._kernel[:count] + (linear[self.positions] @ linear.T).astype(np.float32)
+        covariance = smooth * self.kernel[:count] + (linear[self.positions] @ linear.T).astype(np.float32)
         self._rows[:count] = solve_triangular(factor.astype(np.float32), covariance, lower=True)
         self._pivots = np.diagonal(factor).tolist()
         self.variance = smooth + (linear**2).sum(axis=1) - (self._rows[:count] ** 2).sum(axis=0)
-
-    @property
-    def kernel(self) -> np.ndarray:
-        return self._kernel[: len(self.order)]
 
     def _matern_of(self, position: int) -> np.ndarray:
         """Return (m,) the Matérn kernel of a candidate with all candidates."""
@@ -309,9 +305,9 @@ class _Process:
             return
         count = len(self.order)
         if count == len(self._rows):
-            self._kernel, self._rows = (np.vstack([each, np.empty_like(each)]) for each in (self._kernel, self._rows))
-        self._kernel[count] = self._matern_of(position)
-        covariance = self._smooth * self._kernel[count] + self._linear @ self._linear[position]
+            self.kernel, self._rows = (np.vstack([each, np.empty_like(each)]) for each in (self.kernel, self._rows))
+        self.kernel[count] = self._matern_of(position)
+        covariance = self._smooth * self.kernel[count] + self._linear @ self._linear[position]
         pivot = float(np.sqrt(max(self.variance[position], 0.0) + self._noise))
         self._rows[count] = (covariance - self._rows[:count, position] @ self._rows[:count]) / pivot
         self.variance = self.variance - self._rows[count] ** 2

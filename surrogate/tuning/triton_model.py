@@ -61,7 +61,7 @@ def perf_model(source: KernelSource, gpu: str | None = None) -> Callable[..., fl
     description = family.description
 
     @lru_cache(MAX_PROBLEMS)
-    def scores(device: str, **problem: object) -> dict[str, float]:
+    def scores(device: str, /, **problem: object) -> dict[str, float]:
         return scored(build_space(opened, device, problem, None))
 
     def expected(**arguments: Any) -> float:

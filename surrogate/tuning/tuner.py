@@ -236,9 +236,7 @@ def open_kernel_source(source: KernelSource) -> OpenedSource:
     if isinstance(source, Description):
         return None, DescribedFamily(source)
     if not isinstance(source, Bundle | str | Path):
-        raise InputError(
-            f"source has the type {type(source).__name__}; give a bundle, a description or a file of either"
-        )
+        raise InputError(f"source has the type {type(source).__name__}; give a bundle, a description or its file")
     if not isinstance(source, Bundle) and Path(source).suffix == ".toml":
         return None, DescribedFamily(read_description(source))
     bundle = as_bundle(source)

@@ -28,20 +28,16 @@ from tests.tuning.conftest import HOLDOUT
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
 
 
-def slowdown(predictor: Predictor, gpu: str, shape: tuple[int, int]) -> float:
-    """Return the time of the pick divided by the time of the fastest configuration."""
-    pick = predictor.select(f"made_up:m{shape[0]}n{shape[1]}", top=1).candidates[0].parameters
-    table = times((shape,), (gpu,))
-    chosen = table[(table[list(PARAMETERS)] == pd.Series(pick)).all(axis=1)]
-    return float(chosen["time_us"].iloc[0] / table["time_us"].min())
-
-
 def test_picks_for_held_out_shapes_are_near_the_fastest(bundle: Bundle) -> None:
+    """They are also faster than the configuration with the shortest mean time."""
     predictor = Predictor(bundle, gpu="v100")
-    slowdowns = [slowdown(predictor, "v100-sxm2-16gb", shape) for shape in HOLDOUT]
-    best_on_average = times().groupby(list(PARAMETERS))["time_us"].mean().idxmin()
     table = times(HOLDOUT, ("v100-sxm2-16gb",)).set_index(["m", "n", *PARAMETERS])["time_us"]
-    average_slowdowns = [table[(*shape, *best_on_average)] / table[shape].min() for shape in HOLDOUT]
+    best_on_average = times().groupby([*PARAMETERS])["time_us"].mean().idxmin()
+    slowdowns, average_slowdowns = [], []
+    for m, n in HOLDOUT:
+        pick = predictor.select(f"made_up:m{m}n{n}", top=1).candidates[0].parameters or {}
+        slowdowns.append(table[(m, n, *pick.values())] / table[m, n].min())
+        average_slowdowns.append(table[(m, n, *best_on_average)] / table[m, n].min())
     assert np.mean(slowdowns) <= min(1.25, np.mean(average_slowdowns))
 
 
@@ -239,25 +235,18 @@ def test_two_similar_gpus_give_wide_intervals_for_a_third(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_calibration_learns_rows_of_a_new_gpu(bundle: Bundle) -> None:
-    """The rows are three times as slow as the model predicts from the peaks of the GPU."""
-    table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",)).sample(40, random_state=0)
-    table["time_us"] *= 3
-    calibrated = calibrate(bundle, table)
-    record = calibrated.card["calibration"]["a100-sxm4-80gb"]
-    assert record["rows_not_trained_on"] == (table["status"] == "ok").sum()
+    """The rows are three times as slow as the model predicts, or two in five of them are 30 times as slow."""
+    name = "a100-sxm4-80gb"
+    table = times(((256, 512), (1024, 128)), (name,)).sample(40, random_state=0)
+    calibrated = calibrate(bundle, table.assign(time_us=3 * table["time_us"]))
+    record = calibrated.card["calibration"][name]
+    measured = table[table["status"] == "ok"]
+    assert record["rows_not_trained_on"] == len(measured)
     assert record["median_ape_held_out"] < record["median_ape_before"]
-    assert "a100-sxm4-80gb" in calibrated.fitted_gpus
-    assert bundle.fitted_gpus < calibrated.fitted_gpus
-    measured = table[table["status"] == "ok"].iloc[0]
-    answer = Predictor(calibrated).predict(measured.to_frame().T).predicted_us
-    assert answer[0] == pytest.approx(measured["time_us"], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_calibration_warns_if_times_become_worse(bundle: Bundle) -> None:
-    """Two in five times are 30 times as slow, independent of the configuration."""
-    table = times(((256, 512), (1024, 128)), ("a100-sxm4-80gb",))
-    table = table[table["status"] == "ok"].sample(20, random_state=0)
-    table["time_us"] *= np.where(np.arange(20) % 5 < 2, 30, 1)
+    assert calibrated.fitted_gpus == {*bundle.fitted_gpus, name}
+    answer = Predictor(calibrated).predict(measured.head(1)).predicted_us
+    assert answer[0] == pytest.approx(3 * measured["time_us"].iloc[0], rel=1e-5)
     with pytest.warns(UserWarning, match="worse after calibration"):
-        calibrate(bundle, table)
+        calibrate(
+            bundle, measured.assign(time_us=measured["time_us"] * np.where(np.arange(len(measured)) % 5 < 2, 30, 1))
+        )
