@@ -28,16 +28,23 @@ def passes(call: Call) -> Layers:
 
     A tensor is the name of an argument, ``out`` or ``out2`` (a result), or a number of values. ``3*name`` is three
     times its size, and ``a@b`` is a row of ``b`` for each value of ``a``. ``self > new`` copies the argument, unless
-    the operator changes it in place.
+    the operator changes it in place. A kernel after ``name:`` runs only if this argument is a tensor or true.
     """
     kernels = DISPATCH["passes"]["_euclidean_dist" if call.op == "cdist" else call.op]
-    for number, kernel in enumerate(kernels):
+    for number, text in enumerate(kernels):
+        condition, _, kernel = text.rpartition(": ")
+        value = call.arguments.get(condition)
+        if condition and not (value is True or isinstance(value, Tensor)):
+            continue
         if kernel == "self > new":
             if call.outputs and call.outputs[0].buffer != IN_PLACE:
                 yield call.layer(operators.elementwise("copy", call.shape("self"), call.dtype), part="copy")
             continue
         reads, writes = (sum(_bytes(call, term) for term in side.split()) for side in kernel.split(">"))
-        yield call.layer(_streamed(call, reads, writes), part=str(number) if len(kernels) > 1 else "")
+        problem = _streamed(call, reads, writes)
+        if kernel.startswith(">"):
+            problem = operators.elementwise("fill", (problem.writes,), call.dtype)
+        yield call.layer(problem, part=str(number) if len(kernels) > 1 else "")
 
 
 def _streamed(call: Call, read_bytes: int, written_bytes: int, work: int = 1) -> Streamed:
@@ -51,7 +58,7 @@ def _bytes(call: Call, term: str) -> int:
     count, _, tensor_name = term.rpartition("*")
     rows, _, name = tensor_name.rpartition("@")
     if name.isdigit():
-        return int(name) * DTYPES[call.dtype]
+        return int(count or 1) * (prod(call.shape(rows)) if rows else 1) * int(name) * DTYPES[call.dtype]
     results = {f"out{number}".removesuffix("1"): result for number, result in enumerate(call.outputs, 1)}
     value = call.arguments.get(name, results.get(name))
     values = value if isinstance(value, list | tuple) else [value]

@@ -58,6 +58,11 @@ def matmul(call: Call) -> Layers:
     n, k = right[-1], left[-1]
     if dtype == "fp64" and not call.tensor(data).floating and call.op.islower():  # CUDA multiplies no integers
         n, k, dtype = 2 * n, 2 * k, "fp32"
+    added = call.arguments.get("self") if call.op in ("addmm", "baddbmm", "addmv") else None
+    is_matrix = isinstance(added, Tensor) and len(added.shape or ()) > (call.op != "addmv")
+    if is_matrix and call.arguments.get("beta") != 0:  # the library's product adds to a copy
+        copied = operators.elementwise("copy", call.output_shape or call.shape("self"), dtype)
+        yield replace(call.layer(copied, part="copy"), gradients=())
     repeats, batch = (batch, 1) if call.op == "addbmm" else (1, batch)
     problem = operators.gemm(m, n, k, batch=batch, dtype=dtype, bias=bias or call.op == "addbmm")
     weights = (weight, "bias", "self") if call.op == "addmm" else (weight, "bias")
@@ -408,8 +413,9 @@ def reduction(call: Call) -> Layers:
         reduced = {axis % len(size) for axis in axes if isinstance(axis, int)} if size else set()
         result = tuple(length for axis, length in enumerate(size) if axis not in reduced) if reduced else ()
     reads = [tensor.shape or () for tensor in call.tensors() if tensor.floating] or [size]
+    others = -(-sum(tensor.bytes for tensor in call.outputs[1:]) // DTYPES[call.dtype])  # such as positions
     flops = -(-prod(size) // max(prod(result), 1))
-    yield call.layer(operators.streamed(REDUCE, reads, [result], call.dtype, work=flops))
+    yield call.layer(operators.streamed(REDUCE, [*reads, (others,)], [result], call.dtype, work=flops))
 
 
 def loss(call: Call) -> Layers:
@@ -446,9 +452,10 @@ def concat(call: Call) -> Layers:
 
 def copy(call: Call) -> Layers:
     """Yield a copy of data: the bytes read equal the bytes written, because a slice does not read the rest."""
-    source = call.tensors()[:1]
-    target = call.outputs[:1]
-    if source and target and source[0].floating and target[0].floating and source[0].dtype != target[0].dtype:
+    given, target = call.arguments.get("src"), call.outputs[:1]
+    source = [given] if call.op == "copy" and isinstance(given, Tensor) else call.tensors()[:1]
+    is_cast = source and target and source[0].dtype != target[0].dtype
+    if is_cast and (source[0].shape == target[0].shape or (source[0].floating and target[0].floating)):
         yield call.layer(operators.cast(prod(call.required_output_shape()), source[0].dtype, target[0].dtype))
         return
     if call.op in SAME_SIZE_OPERATORS and source and target and source[0].channels_last != target[0].channels_last:
@@ -471,9 +478,19 @@ def copy(call: Call) -> Layers:
 
 
 def fill(call: Call) -> Layers:
-    """Yield the fill of a tensor with one value, or with a series; ONNX's operators read its shape from elsewhere."""
+    """Yield the fill of a tensor with one value, or with a series; ONNX's operators read its shape from elsewhere.
+
+    If tensors give the moments of a normal distribution, torch multiplies by the deviation and adds the mean.
+    """
     shape = call.shape() if call.output_shape is None and not call.op[0].isupper() else call.required_output_shape()
-    yield call.layer(operators.elementwise("fill", shape, call.dtype))
+    dtype = call.outputs[0].dtype if call.outputs else call.dtype
+    yield call.layer(operators.elementwise("fill", shape, dtype))
+    moments = {name: call.arguments.get(name) for name in ("std", "mean") if call.op == "normal"}
+    for name, kind in (("std", "mul"), ("mean", "add")) if any(isinstance(x, Tensor) for x in moments.values()) else ():
+        given = moments[name]
+        if isinstance(given, Tensor) or name == "mean":
+            size = given.shape if isinstance(given, Tensor) and given.shape else (1,)
+            yield call.layer(operators.pointwise(kind, [shape, size], shape, dtype), part=name)
 
 
 def elementwise(call: Call, kind: str) -> Layers:
@@ -483,11 +500,18 @@ def elementwise(call: Call, kind: str) -> Layers:
         problem = operators.cast(prod(call.required_output_shape()), source.dtype, target)
         yield call.layer(replace(problem, reads=-(-problem.reads // source.values_per_byte)))
         return
-    tensors = [value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"]
+    named = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"}
+    tensors = list(named.values())
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
     require(reads and len(reads) == len(tensors), "shape unknown" if tensors else "shapes of its tensors")
-    if kind in POINTWISE_CLASSES and call.op != "Sum":
-        reads = reads[: POINTWISE_CLASSES[kind].ACCESSES - 1]  # without masks, bounds and the tensor of out=
+    if kind in POINTWISE_CLASSES and call.op != "Sum":  # without masks, small bounds and a trace's tensor of out=
+        count, size = POINTWISE_CLASSES[kind].ACCESSES - 1, call.output_shape
+        further = list(named.items())[count:]
+        bounds = [
+            x for name, x in further if DTYPES[x.dtype] > 1 and x.shape == size and not name.startswith("argument ")
+        ]
+        tensors = [*tensors[:count], *bounds]
+        reads = [tensor.shape or () for tensor in tensors]
     try:
         shape = np.broadcast_shapes(*reads) if call.output_shape is None else call.output_shape
     except ValueError:
@@ -495,7 +519,9 @@ def elementwise(call: Call, kind: str) -> Layers:
     if len(reads) == 1 and any(name in call.arguments for name in ("other", "exponent")):
         reads.append((1,))  # a number: the kind's scalar form
     problem = operators.pointwise(kind, reads, shape, call.dtype)
-    if isinstance(problem, Streamed):  # masks and indices have sizes of their own
+    if len({DTYPES[each.dtype] for each in (*tensors, *call.outputs[:1]) if each.shape == shape}) > 1:
+        problem = operators.streamed(kind, reads, [shape], call.dtype)
+    if isinstance(problem, Streamed):  # masks, indices and values of mixed types have sizes of their own
         size, results = DTYPES[call.dtype], sum(tensor.bytes for tensor in call.outputs)
         operands = sum(tensor.bytes for tensor in tensors[: len(reads)]) + size * max(0, len(reads) - len(tensors))
         writes = -(-results // size) if results else problem.writes

@@ -32,6 +32,7 @@ from surrogate.features.problem import ELEMENTS
 from surrogate.network import dispatch_rules as rules
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.dispatch import ELEMENTWISE, RULES, add_call, is_view
+from surrogate.network.dispatch_passes import passes
 from surrogate.network.network import Network, NetworkBuilder
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 
@@ -76,7 +77,7 @@ _SAVE_RESULT = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal")
 _SAVE_BOTH = ("mul", "div", "maximum", "minimum", "pow")
 _SAVE_MASKS = ("where", "masked_fill")
 _SAVE_NOTHING = ("add", "sub", "neg", "cast")
-_MOVEMENTS = (rules.copy, rules.concat, rules.fill, rules.reduction, rules.gather)
+_MOVEMENTS = (rules.copy, rules.concat, rules.fill, rules.reduction, rules.gather, passes)
 
 
 def with_chain_memory(network: Network, *, training: bool = False) -> Network:

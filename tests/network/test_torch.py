@@ -474,7 +474,7 @@ def _function_network(name: str, arguments: list[Any]) -> Network:
 
     def value(given: Any) -> Any:
         if not isinstance(given, str):
-            return given
+            return [value(each) for each in given] if isinstance(given, list) else given
         dtype, *sizes = given.split()
         return torch.zeros(*map(int, sizes), dtype=getattr(torch, dtype))
 
