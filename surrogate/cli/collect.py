@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.options import Form, SettingChoice, declared, option, output_options
+from surrogate.cli.options import BYTES, COUNT, GPU, HELP, POSITIVE, Form, SettingChoice, option, output_options
 from surrogate.cli.problem import CHOICES
 from surrogate.features import InputError, read_toml
 
@@ -35,12 +35,35 @@ CAMPAIGN_MINUTES = 55.0
 """Default time of a campaign: a rented hour, less its start."""
 COUNTERS_SHARE = 0.45
 """Share of ``--minutes`` for ``--counters``."""
-RULES: dict[str, str] = read_toml(__file__)["rules"]
+RULES: dict[str, str] = read_toml(__file__)
 """Rule on options that exclude or need each other → the message if it is broken."""
 
 
 @click.command(name="collect")
-@declared(__file__, **CHOICES | {"dtype": SettingChoice("dtype", DTYPES)})
+@option("--device", HELP["collect"]["device"], ("cudnn", "cpu", "replay", "reference"))
+@option("--plan file", HELP["collect"]["plan"], metavar="FILE")
+@option("--grid", HELP["collect"]["grid"], metavar="NAME")
+@option("--networks", "Distinct layers of well-known networks, batch 1 … 256.", is_flag=True)
+@option("--sample", HELP["collect"]["sample"], COUNT)
+@option("--max-gflop", "Leave out problems with more GFLOP; inf for no limit. [150; cpu 0.5]", POSITIVE, metavar="G")
+@option("--max-tensor", "Leave out problems with a larger input, filter or output. [2GiB; cpu 64MiB]", BYTES)
+@option("--shard", "Measure the I-th of N parts.", default="1/1", metavar="I/N")
+@option("--seed", "Seed of the sample and of the order.", shared.INDEX, default=0)
+@option("--minutes", HELP["collect"]["minutes"], POSITIVE, metavar="M")
+@option("--campaign", HELP["collect"]["campaign"], is_flag=True)
+@option("--even-so", "Measure a campaign although a check of the machine failed; its page says so.", is_flag=True)
+@option("--engines", HELP["collect"]["engines"], is_flag=True)
+@option("--no-find", "Do not ask for cuDNN's own timing (cudnnFind).", is_flag=True)
+@option("--timeout", HELP["collect"]["timeout"], POSITIVE, metavar="S")
+@option("--counters", "After the times, take hardware counters of a part of the problems, by ncu.", is_flag=True)
+@option("--math", "Math type; repeat for several. [fma]", CHOICES["math"], multiple=True)
+@option("--dtype", "Element type; repeat for several. [fp32]", SettingChoice("dtype", DTYPES), multiple=True)
+@option("--direction", "Pass of a convolution; repeat for several. [fwd]", CHOICES["direction"], multiple=True)
+@option("--layout", "Memory layout; repeat for several. [NCHW]", CHOICES["layout"], multiple=True)
+@option("--recording", "The run for --device replay; it is also the plan if none is given.", metavar="RUN.jsonl")
+@option("--heuristic-only", HELP["collect"]["heuristic-only"], is_flag=True)
+@option("--gpu", "The GPU for --heuristic-only.", GPU)
+@option("-o --output", HELP["collect"]["output"], required=True, metavar="RUN.jsonl")
 def command(**options: Any) -> None:
     """Measure every algorithm of a plan of convolution problems.
 

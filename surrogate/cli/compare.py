@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.options import PATH, Form, RowOptions, declared, option, output_options
+from surrogate.cli.options import COUNT, FOLDER, HELP, PATH, Form, RowOptions, fit_options, option, output_options
 from surrogate.features import InputError
 from surrogate.models.registry import COMPARED
 
@@ -15,13 +15,25 @@ FITS = ".fits"
 REPORT_FILES = {"results.json", "report.html", "figures", "predictions.parquet", "choices.parquet"}
 REPORT_FILES |= {"folds.csv", "choice_rows.csv", "time_rows.csv"}
 """Names of the files and folders that a comparison writes."""
-_MODELS = f"Models to compare, with commas or one per option; by default all of {', '.join(COMPARED)}."
-_models_option = option("--models", _MODELS, multiple=True, metavar="A,B")
 
 
 @click.command()
 @click.argument("data", required=False, type=PATH)
-@declared(__file__, folds=shared.IntegerRange(min=2), models=_models_option)
+@option("--also-train", "Further training rows; they are never judged.", PATH, multiple=True)
+@option("--by", HELP["compare"]["by"], ("shape", "network", "gpu", "random"), default="shape")
+@option("--folds folds_count", "Folds per seed.", shared.IntegerRange(min=2), default=5)
+@option("--seeds", "Number of runs, each with its own folds. Figures are taken over all of them.", COUNT, default=3)
+@option(
+    "--models",
+    f"Models to compare, with commas or one per option; by default all of {', '.join(COMPARED)}.",
+    multiple=True,
+    metavar="A,B",
+)
+@option("--tune", "Trials inside each fold's training part: 0, 20 or 60.", ("none", "light", "full"), default="none")
+@fit_options
+@option("-o --output", "Folder to write.", FOLDER, default="out")
+@option("--force", "Write into a folder even if it holds other files.", is_flag=True)
+@output_options
 def command(
     data: Path | None,
     also_train: tuple[Path, ...],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.options import declared
+from surrogate.cli.options import COUNT, GPU, HELP, PATH, combined, limit_options, option, output_option
 from surrogate.cli.problem import Options, setting_options, settings_of
 from surrogate.features import InputError
 
@@ -22,7 +22,18 @@ FUNCTIONS = ("python", "triton")
 
 @click.command()
 @click.argument("bundle")
-@declared(__file__, setting=setting_options)
+@combined(
+    option("--problems", HELP["export"]["problems"], PATH, required=True, metavar="FILE"),
+    option("--as form", HELP["export"]["as"], ("json", "c-header", *FUNCTIONS, "miopen-user-db"), required=True),
+    option("--leaves", "For a function: maximum number of buckets of problems; a bucket has one answer (32).", COUNT),
+    option("--top", "For triton: number of configurations per bucket (3).", COUNT, metavar="K"),
+    option("--gpu", "The GPU to pick for, if the bundle has several.", GPU),
+    option("--library", "Candidates of one library only, such as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "Version of the library; by default the newest in the bundle.", metavar="V"),
+    setting_options,
+    limit_options,
+    output_option("The file to write."),
+)
 def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     """Pick the fastest candidate of every problem, as `seer select` does, and write the picks for other programs.
 

@@ -1,11 +1,13 @@
 """Groups of commands. A command's module is imported only when the command runs or prints its help."""
 
 import importlib
+from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any
 
 import click
 
+from surrogate.cli.options import Function
 from surrogate.features import nearest, read_toml
 
 TABLE: dict[str, dict[str, list[str]]] = read_toml(__file__, "commands.toml")
@@ -62,7 +64,7 @@ class CommandGroup(click.Group):
 
 
 class Grouped(click.Command):
-    """A command whose help lists its options in sections (`surrogate.cli.options.declared`); --help comes last."""
+    """A command whose help lists its options in sections. `section` begins one; --help comes last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list per section."""
@@ -73,6 +75,20 @@ class Grouped(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def section(title: str) -> Callable[[Function], Function]:
+    """Return a decorator that begins a section in the help of a `Grouped` command.
+
+    The section has the options below, up to the next section.
+    """
+
+    def begin(function: Function) -> Function:
+        for each in getattr(function, "__click_params__", ()):
+            each.section = getattr(each, "section", title)
+        return function
+
+    return begin
 
 
 def _examples_last(command: click.Command) -> None:

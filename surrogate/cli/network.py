@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.groups import Grouped
-from surrogate.cli.options import Form, SettingChoice, declared, show
+from surrogate.cli.groups import Grouped, section
+from surrogate.cli.options import HELP, PATH, Form, option, output_options, show
 from surrogate.cli.problem import CHOICES
 from surrogate.report.tables import MAX_NAME, Table, interval_us, shortened, terminal_width
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LAYER_COLUMNS = ("name", "problem", "algorithm", "time_us", "bound")
 """Columns that fit a terminal; JSON and CSV also have the interval, workspace, FLOPs, bytes and source."""
+OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum", "lion", "adafactor", "adam8bit", "muon")
 MAX_IGNORED = 3
 """Maximum operators without cost that a report names."""
 MAX_LAYERS = 50
@@ -99,14 +100,50 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
     return sizes
 
 
-_TYPES = CHOICES | {"dtype": SettingChoice("dtype", CHOICES["dtype"]), "amp": SettingChoice("dtype", ("fp16", "bf16"))}
-_TYPES |= {"dims": {"callback": _dims}, "share": shared.NumberRange(0, 1, min_open=True)}
-"""Types of the options in the TOML file of this module."""
-
-
 @click.command(cls=Grouped)
 @click.argument("source", metavar="FILE")
-@declared(__file__, **_TYPES)
+@section("Input")
+@option("--gpu", "The GPU, by registry name or alias.", shared.GPU, required=True)
+@shared.compare_gpus_option
+@option("--batch --bs", "Batch size instead of the model's own.", shared.SIZE)
+@shared.sizes_option("--sweep-batch", "Also predict these batch sizes and mark the best one.")
+@shared.price_option
+@option("--samples", "Samples of the data set: the time of an epoch and, with --price, its price.", shared.SIZE)
+@option("--max-batch", "The largest batch that fits the GPU's memory.", is_flag=True)
+@option("--dim dims", "A symbolic size of an .onnx or .pt2 input.", multiple=True, metavar="NAME=SIZE", callback=_dims)
+@option("--training", "A training iteration: forward, backward, optimizer.", is_flag=True)
+@option("--optimizer", "Optimizer of an iteration  [default: adam]", OPTIMIZERS)
+@option("--accumulate", "Microbatches of an iteration, each with the batch.", shared.SIZE, default=1)
+@option("--data-parallel", "Train on N GPUs, each with the batch and the whole model.", shared.SIZE, default=1)
+@option("--fsdp", "Train on N GPUs, each with the batch and a share of the model (full shard).", shared.SIZE, default=1)
+@option("--gpus-per-node", "GPUs of a node  [default: 8]", shared.SIZE)
+@option("--node-gbps", HELP["network"]["node-gbps"], shared.POSITIVE, metavar="GBPS")
+@section("Language models")
+@option("--prefill", "Process a prompt of TOKENS tokens.", shared.SIZE, metavar="TOKENS")
+@option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
+@option("--sequence", "Tokens of each sample in the training of a config.json.", shared.SIZE, metavar="TOKENS")
+@option("--checkpointing", "Keep only the layers' inputs, and compute the rest again.", is_flag=True)
+@option("--lora", "Train adapters of this rank; --dtype int4_wo also packs the weights.", shared.SIZE, metavar="RANK")
+@option("--tensor-parallel", "GPUs that share every layer.", shared.SIZE)
+@option("--expert-parallel", "GPUs with different experts.", shared.SIZE)
+@option("--pipeline-parallel", "Stages with different layers.", shared.SIZE)
+@option("--routing", "Distribution of tokens over experts.", metavar="NAME")
+@option("--kv-dtype", "Element type of the cache.", CHOICES["kv_dtype"])
+@option("--library", "Framework of the kernels  [default: the fastest]", ("vllm", "sglang", "trtllm"))
+@section("Execution")
+@option("--dtype", HELP["network"]["dtype"], shared.SettingChoice("dtype", CHOICES["dtype"]), metavar="TYPE")
+@option("--amp", HELP["network"]["amp"], shared.SettingChoice("dtype", ("fp16", "bf16")))
+@option("--math", "Math type of convolutions  [default: by element type]", CHOICES["math"])
+@option("--layout", "Layout of convolutions  [default: NCHW]", CHOICES["layout"])
+@option("--runtime", HELP["network"]["runtime"], ("eager", "compiled", "graphs"))
+@option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
+@section("Limits")
+@shared.limit_options
+@option("--utilization", HELP["network"]["utilization"], shared.NumberRange(0, 1, min_open=True), metavar="SHARE")
+@option("--bundle", "Folder of a fitted bundle  [default: the shipped one]", PATH)
+@section("Output")
+@option("--by-type", "One row per operator instead of one row per layer.", is_flag=True)
+@output_options
 def command(
     source: str, gpu: str, compare_gpus: list[str], sweep_batch: Sequence[int], form: Form, by_type: bool, **values: Any
 ) -> None:

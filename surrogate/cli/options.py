@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from math import isinf
@@ -24,8 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 """The type of a command's function. Option decorators return the same type."""
 Form = Literal["", "json", "csv"]
 """Output form of an answer. The empty text means a table for people."""
-HELP: dict[str, dict[str, Any]] = read_toml(__file__)
-"""Shared options, and command → option → its help, for texts that are longer than a line."""
+HELP: dict[str, dict[str, str]] = read_toml(__file__)
+"""Command → option → its help, for texts that are longer than a line."""
 
 
 class DataPath(click.Path):
@@ -229,6 +229,11 @@ class Bytes(click.ParamType):
 BYTES = Bytes()
 
 
+def sizes_option(names: str, text: str) -> Callable[[Function], Function]:
+    """Return a decorator that adds an option of integers with commas between them, as in 1,2,4."""
+    return option(names, text, metavar="N,N,…", callback=_sizes)
+
+
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
     """Return the distinct numbers. Raises a usage error for another text."""
     parts = [] if text is None else text.split(",")
@@ -237,11 +242,6 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
     except click.BadParameter:
         message = f"{text!r} is not a list of integers from 1; write them as in 1,2,4,8"
         raise click.BadParameter(message, context, parameter) from None
-
-
-def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """Return the names in ``A,B,…``, in lower case."""
-    return tuple(dict.fromkeys(name.strip().casefold() for name in (text or "").split(",") if name.strip()))
 
 
 def _gpu_names(context: click.Context, parameter: click.Parameter, text: str | None) -> list[str]:
@@ -267,53 +267,6 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     return next(iter(prices.values())) if is_one else prices or None
 
 
-KINDS: dict[str, Any] = {"gpu": GPU, "size": SIZE, "count": COUNT, "index": INDEX, "positive": POSITIVE}
-KINDS |= {"not_negative": NOT_NEGATIVE, "bytes": BYTES, "path": PATH, "out": OUT, "folder": FOLDER}
-KINDS |= {"folder name": click.Path(), "flag": {"is_flag": True}, "names": {"callback": _names}}
-KINDS |= {"sizes": {"metavar": "N,N,…", "callback": _sizes}}
-"""Word for the type of an option in a TOML table → its type, or arguments of `option`."""
-
-
-def declared(module: str, **further: Any) -> Callable[[Function], Function]:
-    """Return a decorator that adds the options in the TOML table beside a command's ``module``, in their order.
-
-    A row maps the flags, followed by the parameter's name if it differs, to ``help``, ``type`` (a word of `KINDS`, or
-    the words to choose from) and arguments of `click.option`. The row ``NAME = "shared"`` is an option of `SHARED`. A
-    table inside is a section of the help. ``further`` are more types and shared options.
-    """
-    return combined(*_decorators(read_toml(module)["options"], KINDS | SHARED | further))
-
-
-def options_of(name: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds the options of one table of `HELP`."""
-    return combined(*_decorators(HELP[name], KINDS))
-
-
-def _decorators(rows: Mapping[str, Any], types: Mapping[str, Any]) -> Iterator[Callable[[Function], Function]]:
-    for names, row in rows.items():
-        if row == "shared":
-            yield types[names]
-        elif names.startswith("-"):
-            kind = row.get("type")
-            kind = types[kind] if isinstance(kind, str) else kind
-            settings = {name: value for name, value in row.items() if name not in ("help", "type")}
-            yield option(names, row["help"], **(kind if isinstance(kind, dict) else {"kind": kind}), **settings)
-        else:
-            yield _section(names)
-            yield from _decorators(row, types)
-
-
-def _section(title: str) -> Callable[[Function], Function]:
-    """Return a decorator that begins a section in the help of a `Grouped` command, with the options below."""
-
-    def begin(function: Function) -> Function:
-        for each in getattr(function, "__click_params__", ()):
-            each.section = getattr(each, "section", title)
-        return function
-
-    return begin
-
-
 price_option = option("--price", HELP["shared"]["price"], metavar="USD", callback=_price)
 compare_gpus_option = option("--compare-gpus", "Answer for these GPUs, too.", metavar="A,B,…", callback=_gpu_names)
 html_option = option("--html", "Write everything into one HTML file, too.", OUT)
@@ -322,8 +275,18 @@ candidates_option = option("--candidates", HELP["shared"]["candidates"], ("all",
 where_option = option("--where", HELP["shared"]["where"], multiple=True, metavar="COLUMN=VALUE")
 rows_options = combined(candidates_option, where_option)
 """The rows of the data that count, and the meaning of missing candidates."""
-limit_options = options_of("limits")
+limit_options = combined(
+    option("--workspace-limit", "Maximum workspace of a pick, as in 64MiB, 1GB or 1048576.", BYTES),
+    option("--deterministic", "Only algorithms that give the same bits in every run.", is_flag=True),
+)
 """Limits on the picked algorithm."""
+_COLUMNS = "Columns of a table of your own kernel's configurations:"
+_kernel_columns = combined(
+    option("--kernel kernel_file", "A description of your own kernel, TOML (`seer data describe`).", PATH),
+    option("--sizes", f"{_COLUMNS} numbers of a problem, such as m,n,k.", metavar="A,B"),
+    option("--parameters", f"{_COLUMNS} the tuned parameters.", metavar="A,B"),
+    option("--settings texts", f"{_COLUMNS} texts of a problem, such as dtype.", metavar="A,B"),
+)
 
 
 def kernel_options(function: Function) -> Function:
@@ -345,7 +308,7 @@ def kernel_options(function: Function) -> Function:
             kernel = KernelOptions(*columns).description_or_columns
         return function(*words, kernel=kernel, **options)
 
-    return cast(Function, options_of("kernel")(with_kernel))
+    return cast(Function, _kernel_columns(with_kernel))
 
 
 def _tree_device(context: click.Context, parameter: click.Parameter, device: str) -> str:
@@ -420,12 +383,11 @@ def output_options(function: Function) -> Function:
             raise InputError("--json and --csv exclude each other; give one of them")
         return function(*words, form="json" if as_json else "csv" if as_csv else "", **options)
 
-    return cast(Function, options_of("output")(with_form))
-
-
-SHARED = {"price": price_option, "compare-gpus": compare_gpus_option, "html": html_option, "limits": limit_options}
-SHARED |= {"fit": fit_options, "training": training_options, "output": output_options}
-"""Options that commands share, by their name in a TOML table."""
+    form_flags = combined(
+        option("--json as_json", "Print JSON instead of a table.", is_flag=True),
+        option("--csv as_csv", "Print CSV instead of a table.", is_flag=True),
+    )
+    return cast(Function, form_flags(with_form))
 
 
 def show(

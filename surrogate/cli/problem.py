@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import SettingChoice, board_notes, combined, option, options_of
+from surrogate.cli.options import GPU, SettingChoice, board_notes, combined, option
 from surrogate.features import InputError, nearest, read_toml
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ setting_options = combined(*(_setting(name, **row) for name, row in _SETTINGS.it
 """The settings of a problem."""
 
 problem_options = combined(
-    click.argument("problem", nargs=-1, type=click.UNPROCESSED), options_of("problem"), setting_options
+    click.argument("problem", nargs=-1, type=click.UNPROCESSED),
+    option("--gpu", "The GPU, by any name; `seer gpus` lists them.", GPU),
+    option("--bundle", "A folder of `seer train`.  [default: the shipped bundle for the GPU]", click.Path()),
+    option("--library", "Candidates of one library only, such as cudnn or miopen.", metavar="NAME"),
+    option("--library-version", "Version, such as 8.9.2.  [default: the newest in the bundle]", metavar="V"),
+    setting_options,
 )
 """PROBLEM, a tuple of words, and the options of its GPU, bundle and settings."""
 

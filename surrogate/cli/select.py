@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from surrogate.cli.options import declared, show
+from surrogate.cli.options import COUNT, limit_options, option, output_options, show
 from surrogate.cli.problem import FLAGS, Options, problem_options, read_problem, with_notes
 from surrogate.features import InputError
 
@@ -21,7 +21,13 @@ MEASURED_TOP = 2
 
 @click.command(context_settings=FLAGS)
 @problem_options
-@declared(__file__)
+@limit_options
+@option("--top", "Show the first K; with --measure, time the first K.", COUNT, metavar="K")
+@option("--measure", "Time the first candidates on --device, and rank by the measured times.", is_flag=True)
+@option("--device", "The device for --measure.", ("cudnn", "cpu", "replay", "reference"))
+@option("--recording", "The recorded run for --device replay.", metavar="RUN.jsonl")
+@option("--no-cache", "With --measure: do not read or write the cache of measurements.", is_flag=True)
+@output_options
 def command(problem: tuple[str, ...], form: "Form", **options: Any) -> None:
     """Rank the algorithms of PROBLEM by predicted time, with 90 % intervals, workspaces and excluded algorithms.
 

@@ -1,18 +1,51 @@
 """``seer serving``: find the GPUs, parallelism, framework and types that serve a language model."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.groups import Grouped
-from surrogate.cli.options import PATH, Form, declared, show
+from surrogate.cli.groups import Grouped, section
+from surrogate.cli.options import PATH, Form, option, output_options, show
+
+
+def _names_option(names: str, text: str, metavar: str = "NAME,…") -> Callable[..., Any]:
+    """Return a decorator that adds an option with comma-separated names."""
+    return option(names, text, metavar=metavar, callback=_names)
+
+
+def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Return the names in ``A,B,…``, in lower case."""
+    return tuple(dict.fromkeys(name.strip().casefold() for name in (text or "").split(",") if name.strip()))
 
 
 @click.command(cls=Grouped)
 @click.argument("config", type=PATH)
-@declared(__file__)
+@section("Load")
+@option("--gpu", "The GPU, by registry name or alias.", shared.GPU, required=True)
+@shared.compare_gpus_option
+@option("--gpus", "Maximum GPUs of all replicas.", shared.SIZE, default=8)
+@option("--input", "Tokens of a prompt.", shared.SIZE, required=True, metavar="TOKENS")
+@option("--output", "Tokens of an answer.", shared.SIZE, required=True, metavar="TOKENS")
+@shared.sizes_option("--concurrency --users", "Users at a time, on all replicas together  [default: 1 to 256 on one]")
+@section("Targets")
+@option("--ttft ttft_ms", "Longest time to first token, in ms.", shared.POSITIVE, metavar="MS")
+@option("--tpot tpot_ms", "Longest time per output token, in ms.", shared.POSITIVE, metavar="MS")
+@shared.price_option
+@section("Limits of the search")
+@_names_option("--library libraries", "Frameworks: vllm, sglang, trtllm  [default: all]")
+@shared.sizes_option("--tensor-parallel", "GPUs that share every layer  [default: 1, 2, 4, …]")
+@shared.sizes_option("--attention-parallel", "Groups with their own requests that share the experts.")
+@shared.sizes_option("--expert-parallel", "GPUs with different experts  [default: 1 and all]")
+@shared.sizes_option("--pipeline-parallel", "Stages with different layers  [default: 1; for whole nodes 2, 4, …]")
+@_names_option("--dtype dtypes", "Element types of products instead of the model's own, also fp8, nvfp4, …", "TYPE,…")
+@_names_option("--kv-dtype kv_dtypes", "Element types of the cache, such as fp8.", "TYPE,…")
+@option("--routing", "Distribution of tokens over experts: balanced, power_law_1.2 …", metavar="NAME")
+@section("Output")
+@shared.html_option
+@output_options
 def command(config: Path, html: Path | None, form: Form, **options: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that meet your latency targets.
 

@@ -6,14 +6,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import options as shared
-from surrogate.cli.options import Form, RowOptions, declared, show
+from surrogate.cli.options import HELP, Form, RowOptions, option, output_option, output_options, show
 
 if TYPE_CHECKING:
     from surrogate.evaluation.hyperparameter_study import TuningOutcome
 
 
 @click.command()
-@declared(__file__)
+@option("--storage", HELP["tune"]["storage"], default="tune.journal", metavar="FILE|URL")
+@option("--trials", "Total number of trials in the study, by all workers and runs.", shared.COUNT, required=True)
+@option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
+@option("--objective", HELP["tune"]["objective"], ("time", "choice", "both"), default="both")
+@shared.training_options
+@option("--timeout timeout_minutes", "Start no trial after this time.", shared.POSITIVE, metavar="MINUTES")
+@option("--study", "Name of the study; by default it names model, objective and data.", metavar="NAME")
+@output_option("Write the best settings for `seer train --params`.", required=False)
+@output_options
 def command(
     data: tuple[Path, ...], rows: RowOptions, storage: str, output: Path | None, form: Form, **settings: Any
 ) -> None:

@@ -14,7 +14,7 @@ import click
 
 from surrogate.cli import options
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import COUNT, GPU, HELP, PATH, Form, as_object, html_option, option, output_options
+from surrogate.cli.options import COUNT, GPU, HELP, INDEX, PATH, Form, as_object, html_option, option, output_options
 from surrogate.cli.options import show as print_records
 from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table, terminal_width
@@ -128,7 +128,15 @@ class Output:
             write_text(self.html, trace_page(profiled))
 
 
-part_options = as_object(TracePart, "part", options.options_of("trace part"))
+part_options = as_object(
+    TracePart,
+    "part",
+    option("--iteration", "Only this iteration; repeatable.", INDEX, multiple=True),
+    option("--from from_ms", "Only events that start at this time or later.", options.NOT_NEGATIVE, metavar="MS"),
+    option("--to to_ms", "Only events that start before this time.", options.NOT_NEGATIVE, metavar="MS"),
+    option("--device", "Only this GPU's activities.", INDEX),
+    option("--max-bytes", "Maximum bytes of an unpacked trace [2 GiB].", COUNT),
+)
 """Options that choose a part of the trace; the command receives them as ``part``."""
 table_options = as_object(Output, "out", top_option, html_option, output_options)
 """``--top``, ``--html``, ``--json`` and ``--csv``; the command receives them as ``out``."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, declared
+from surrogate.cli.options import COUNT, GPU, HELP, INDEX, OUT, PATH, Form, option, output_options
 from surrogate.features.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,16 @@ COLUMNS = (
 
 @click.command()
 @shared.files_argument
-@declared(__file__, bundle=shared.bundle_option, top=shared.top_option)
+@option("--gpu", "Predict for this GPU, with the host of the trace.", GPU)
+@option("--batch", "Predict for this batch size.", COUNT)
+@option("--times", HELP["trace iteration"]["times"], ("measured", "surrogate"))
+@option("--overheads overheads_file", "Host overheads of another trace, written by --save-overheads.", PATH)
+@option("--save-overheads", "Write host overheads, and the models of ranks' collectives, as JSON.", OUT)
+@option("--leave-one-out", "Overheads of each iteration from the other iterations.", is_flag=True)
+@option("--iteration", "Only this iteration.", INDEX, metavar="K")
+@shared.bundle_option
+@shared.top_option
+@output_options
 def command(
     files: tuple[Path, ...],
     overheads_file: Path | None,

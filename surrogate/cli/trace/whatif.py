@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from surrogate.cli import trace as shared
-from surrogate.cli.options import Form, declared, output_options
+from surrogate.cli.options import COUNT, GPU, HELP, NOT_NEGATIVE, OUT, POSITIVE, Form, option, output_options
 from surrogate.features.errors import InputError, UnknownGpuError
 from surrogate.report.tables import format_value, interval_us
 
@@ -35,7 +35,19 @@ class WhatIfCommand(click.Command):
 @shared.file_argument
 @click.argument("what_ifs", nargs=-1, metavar="WHAT-IF…")
 @shared.part_options
-@declared(__file__, bundle=shared.bundle_option)
+@option("--gpu", "The target GPU, like gpu=G.", GPU)
+@option("--own-gpu", "The GPU of the trace, if it names none or another.", GPU)
+@option("--workers", "GPUs of data-parallel.", COUNT, default=8)
+@option("--bandwidth bandwidth_gbs", "Bandwidth of a machine's network.", POSITIVE, default=10.0, metavar="GB/s")
+@option("--latency latency_us", "Latency of a network step in µs.", NOT_NEGATIVE, default=10.0, metavar="US")
+@option("--gpus-per-machine", "GPUs of each machine.", COUNT, default=1)
+@option("--link-bandwidth link_gbs", "Bandwidth between a machine's GPUs.", POSITIVE, default=150.0, metavar="GB/s")
+@option("--all-reduce algorithm", HELP["trace whatif"]["all-reduce"], ("ring", "tree", "hierarchical"), default="ring")
+@shared.bundle_option
+@option("--function functions", HELP["trace whatif"]["function"], multiple=True, metavar="MODULE:CALLABLE")
+@option("--together", "Also all what-ifs at once, in the given order.", is_flag=True)
+@option("--timeline", "Write the timeline of the last answer, for Perfetto.", OUT)
+@output_options
 def command(
     file: Path,
     what_ifs: tuple[str, ...],

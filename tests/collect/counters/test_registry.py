@@ -76,8 +76,8 @@ def test_every_requested_metric_is_declared() -> None:
 def test_every_device_has_option_help_limits_and_a_test(name: str) -> None:
     (option,) = (parameter for parameter in command.params if "--device" in parameter.opts)
     assert isinstance(option, click.Option) and isinstance(option.type, click.Choice)
-    assert set(option.type.choices) == {*DEVICES, *ALIASES}, "cli/collect.toml: the choices of --device"
-    assert DEVICES[name] in str(option.help), f"cli/collect.toml: the help of --device lacks {DEVICES[name]!r}"
+    assert set(option.type.choices) == {*DEVICES, *ALIASES}, "surrogate/cli/collect.py: the choices of --device"
+    assert DEVICES[name] in str(option.help), f"surrogate/cli/collect.py: the help of --device lacks {DEVICES[name]!r}"
     assert caps_for(name).max_flops > 0
     texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py") if path != Path(__file__)]
     assert any(f'"--device", "{name}"' in text for text in texts), f"tests/collect: no test measures on {name}"
