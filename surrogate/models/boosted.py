@@ -305,9 +305,7 @@ class BoostedTerms(_Boosted):
     """
 
     name: ClassVar[str] = "boosted-terms"
-    help: ClassVar[str] = (
-        "the default: gradient-boosted trees on sizes and analytical terms, and a trend outside their ranges"
-    )
+    help: ClassVar[str] = "the default: boosted trees on sizes and analytical terms, and a trend outside their ranges"
     algorithm_weight: ClassVar[float] = 0.5
     has_physics: ClassVar[bool] = True
     columns = staticmethod(term_columns)

@@ -13,7 +13,7 @@ import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -46,14 +46,9 @@ SMALL_WORK_EXPONENT = 0.5
 FLOPS, ROOFLINE = DESCRIBED_WORK_NAMES.index("log2_flops"), DESCRIBED_WORK_NAMES.index("log2_roofline_us")
 
 
-class DtypeUnits(NamedTuple):
-    """A dtype, and the units (keys of `peak_flops_table`) that replace its peak if it is unknown."""
-
-    dtype: str
-    units: Sequence[tuple[str, bool]]
-
-
-FP32 = DtypeUnits("", (("fp32", False),))
+DtypeUnits: TypeAlias = tuple[str, Sequence[tuple[str, bool]]]
+"""A dtype, and the units (keys of `peak_flops_table`) that replace its peak if it is unknown."""
+FP32: DtypeUnits = ("", (("fp32", False),))
 """No dtype, and the units of fp32."""
 MAX_FP32_RATIO = 1.25
 """Multiple of the datasheet's fp32 peak above which other units must be in use.
@@ -167,9 +162,7 @@ class Configurations(TimeModel):
     """
 
     name: ClassVar[str] = "configurations"
-    help: ClassVar[str] = (
-        "the default for described kernels: choices on other problems, boosted trees, and a time level"
-    )
+    help: ClassVar[str] = "the default for described kernels: choices on other problems, trees, and a time level"
     storable: ClassVar[bool] = True
     tunable: ClassVar[bool] = False
     fits_failures: ClassVar[bool] = True
@@ -353,7 +346,7 @@ class Configurations(TimeModel):
         listed = self._reached.keys() if device.vendor else ()
         measured = [device.name] if device.name in self.gpus else sorted(listed or self.gpus)
         is_above_fp32 = any(tflops > MAX_FP32_RATIO * gpu(name).fp32_tflops for name, tflops in self._reached.items())
-        rated = DtypeUnits(problem.dtype, self.units) if is_above_fp32 and self.units else FP32
+        rated = (problem.dtype, self.units) if is_above_fp32 and self.units else FP32
         # 1. For each measured GPU, log2(time / roofline) of the nearest point inside the measured ranges.
         shares = []
         for name in measured:
@@ -481,7 +474,8 @@ class Configurations(TimeModel):
 
 def _log2_rates(problem: DescribedProblem, board: Gpu, rated: DtypeUnits, otherwise: np.ndarray) -> np.ndarray:
     """Return log2 of `DescribedFamily.rates` of FLOPs and bytes, (2,), for a dtype and units; inf without a formula."""
-    rates = problem.family.rates(rated.dtype, board, rated.units)
+    dtype, units = rated
+    rates = problem.family.rates(dtype, board, units)
     return np.log2([rates.get(name, np.inf) for name in ("flops", "bytes")]) if rates else otherwise
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.rows import Rows
-from surrogate.features.errors import InputError
+from surrogate.features.errors import InputError, read_toml
 from surrogate.models.base import TimeModel
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, MeasuredKernels
 from surrogate.models.seer.kernels import COUNTERS
@@ -120,10 +120,7 @@ class SeerPaper(TimeModel):
 
 
 _NEEDED = tuple(name for name in COUNTERS if name != "waves")
-_SOURCE = (
-    "count them with nvprof or ncu and import the logs (`seer import nvprof --how`, `ncu --how`), or import the"
-    " authors' workbooks (`seer import seer-xls`); both write NAME.kernels.parquet next to the dataset"
-)
+_SOURCE: str = read_toml(__file__)["counters"]
 
 
 def _parts(frame: pd.DataFrame) -> Iterator[tuple[str, str, np.ndarray]]:
