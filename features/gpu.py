@@ -380,7 +380,7 @@ class GpuRegistry:
             if fitting := [board for board in boards if board.sms == count]:
                 return fitting
         choices = ", ".join(f"{board.name} has {board.sms}" for board in boards) or "no GPU has this architecture"
-        raise refusal("compute_units", architecture=architecture, units=units, choices=choices)
+        raise UnknownGpuError(str(refusal("compute_units", architecture=architecture, units=units, choices=choices)))
 
     def with_file(self, path: str | os.PathLike[str]) -> "GpuRegistry":
         """Return this registry with the GPUs of a TOML file (layout: `gpus.toml`) added; a row replaces a GPU of the
