@@ -133,7 +133,11 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
 
 @click.command()
 @click.argument("path", type=PATH)
-@shared.options_of("data describe")
+@option("--name", "The kernel's name.  [default: the file's]", default="")
+@option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
+@option("--parameters", "Columns that are tuned.  [default: guessed]", metavar="A,B")
+@option("--settings", "Columns that are texts of a problem, as dtype.", metavar="A,B")
+@output_option("The description to write, TOML; without it, it is printed.", required=False)
 def describe(
     path: Path, name: str, sizes: str | None, parameters: str | None, settings: str | None, output: Path | None
 ) -> None:
