@@ -92,7 +92,8 @@ def as_time_us(cost: float) -> float | None:
 def start_indices(x0: Any, names: Sequence[str], listed: Sequence[tuple[Any, ...]]) -> list[int]:
     """Return the indices of the configurations of ``x0``. Raises `InputError` if one is not in the list."""
     given = as_list([] if x0 is None else x0)
-    starts = given if all(isinstance(each, Iterable) and not isinstance(each, str) for each in given) else [given]
+    is_list = all(isinstance(each, Iterable) and not isinstance(each, str) for each in given)
+    starts: list[Any] = given if is_list else [given]
     indices = []
     for start in starts:
         is_named = isinstance(start, Mapping) and {*start} == {*names}

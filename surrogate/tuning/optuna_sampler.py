@@ -167,7 +167,8 @@ class StudySearch:
                 elif is_complete:  # configurations that differ only in other parameters give the same trial
                     self._covered |= self._having(values_of(trial))
         if any(trial.number in self._costs for trial in trials):
-            costs = pd.Series(self._costs, dtype=float).groupby(self._configuration_of).median()
+            positions = pd.Series(self._configuration_of, dtype=float)
+            costs = pd.Series(self._costs, dtype=float).groupby(positions).median()
             self._search.tell_all(dict(zip(costs.index.astype(int).tolist(), times_of(costs.to_numpy()), strict=True)))
         for trial in trials:  # the configurations of finished trials have a time, so this adds only running ones
             if trial.number in self._configuration_of:

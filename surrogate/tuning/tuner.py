@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -186,7 +186,7 @@ class Tuner:
     def _configuration(self, position: int) -> Configuration:
         return self._space.description.configuration(self._space.texts[position])
 
-    def _checked(self, configuration: Mapping[str, Value], time_us: object) -> tuple[int, float | None]:
+    def _checked(self, configuration: Mapping[str, Value], time_us: Any) -> tuple[int, float | None]:
         """Return the position and the time of a measurement. Raises `InputError` if either is invalid."""
         position = self.position_of(configuration)
         if time_us is None:
