@@ -7,8 +7,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 MAX_TEXT = 4096
 """Maximum length of a text in a key. The answer to a question with a longer text is not kept."""
-FREE_SETTINGS = ("variant", "routing")
-"""Settings of problems that accept any text of a form."""
+FREE_SETTINGS = ("variant", "routing", "settings")
+"""Attributes of problems that accept any text: settings, and all settings of a described kernel."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -25,7 +25,10 @@ def has_long_text(part: object) -> bool:
         return len(part) > MAX_TEXT
     if isinstance(part, tuple):
         return any(map(has_long_text, part))
-    return any(len(getattr(part, name, "")) > MAX_TEXT for name in FREE_SETTINGS)
+    for name in FREE_SETTINGS if part is not None else ():
+        if (value := getattr(part, name, None)) and has_long_text(value):
+            return True
+    return False
 
 
 class BoundedCache(Generic[Key, Value]):

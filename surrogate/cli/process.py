@@ -72,7 +72,7 @@ def ending_signals() -> Iterator[None]:
 
     def stopped(number: int) -> Stopped:
         nonlocal latest
-        latest = (number == ALARM and latest) or number
+        latest = (number == ALARM and latest) or number  # an alarm raises the latest signal again
         error = Stopped(latest)
         raised[:] = [weakref.ref(error, again)] if ALARM in before else []
         return error

@@ -11,7 +11,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -71,10 +71,6 @@ class Attempt:
         """Return the attempt, without its time and with the reason if the limits refuse the algorithm."""
         refusal = limits.refusal(self.workspace_bytes, self.deterministic)
         return self if refusal is None or self.measured_us is None else replace(self, measured_us=None, reason=refusal)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return field name → value."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class MeasurementCache:
@@ -174,14 +170,13 @@ class AutotuneResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return the result as JSON values."""
-        values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
-        return values | {"tried": [attempt.to_dict() for attempt in self.tried]}
+        return asdict(self) | {"tried": list(map(asdict, self.tried))}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the tried algorithms as a pandas table, in order."""
         import pandas as pd
 
-        return pd.DataFrame([attempt.to_dict() for attempt in self.tried], columns=list(Attempt.__slots__))
+        return pd.DataFrame(map(asdict, self.tried), columns=list(Attempt.__slots__))
 
     def __repr__(self) -> str:
         best = "nothing ran" if self.time_us is None else f"{self.algorithm} {self.time_us:.1f} µs"

@@ -1,7 +1,6 @@
 """Calibrate a fitted bundle to a GPU from a few measurements: its times are multiplied by a learned correction."""
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -19,9 +18,8 @@ from surrogate.features import InputError, canonical
 from surrogate.features.families import DescribedFamily
 from surrogate.models import Support, model_frame
 from surrogate.models.calibrated import Calibrated, fit_correction, method
-from surrogate.models.call_cost import CallKey, call_cost_us
+from surrogate.models.call_cost import call_cost_us
 from surrogate.models.configurations import Configurations, problem_keys
-from surrogate.models.support import Signature
 from surrogate.models.times import Correction
 from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
@@ -161,21 +159,21 @@ def _with_new_rows(family_model: FamilyModel, rows: Rows) -> FamilyModel:
     """Return the uncalibrated model, with the candidates, support, domain and minimum times of new ``rows`` added."""
     ok = rows.take(rows.ok)
     old, new = family_model.support, Support.fit(rows)
+    # The new rows can only lower the minimum times, because they may lack the shortest kernels.
+    lowered = {key: min(us, call_cost_us(family_model.min_us, *key)) for key, us in min_times(ok).items()}
+    solvers = {
+        key: old.solvers.get(key, frozenset()) | new.solvers.get(key, frozenset())
+        for key in old.solvers.keys() | new.solvers.keys()
+    }
     return replace(
         family_model,
         fitted=family_model.model.base if isinstance(family_model.model, Calibrated) else family_model.model,
         candidates=family_model.candidates | candidate_keys(ok),
         # New signatures are added to the general table; existing ones do not change.
-        support=Support({**old.exact, **new.exact}, {**new.general, **old.general}, _united_solvers(old, new)),
+        support=Support({**old.exact, **new.exact}, {**new.general, **old.general}, solvers),
         domain=_united_domain(family_model.domain, Domain.of(ok)),
-        min_us=_united_min_times(family_model.min_us, min_times(ok)),
+        min_us={**lowered, **family_model.min_us},
     )
-
-
-def _united_solvers(old: Support, new: Support) -> dict[Signature, frozenset[str]]:
-    """Return the solvers that ran in either table."""
-    keys = old.solvers.keys() | new.solvers.keys()
-    return {key: old.solvers.get(key, frozenset()) | new.solvers.get(key, frozenset()) for key in keys}
 
 
 def _times_of(bundle: Bundle, family_model: FamilyModel, rows: Rows) -> np.ndarray:
@@ -234,11 +232,6 @@ def _check_measured(rows: Rows, device: str, name: str) -> None:
             f"{name}: all problems of {device} have one shape; calibration needs at least two, because intervals"
             " come from held-out shapes"
         )
-
-
-def _united_min_times(base: Mapping[CallKey, float], sample: Mapping[CallKey, float]) -> dict[CallKey, float]:
-    """Return the minimum times. The sample can only lower them, because it may lack the shortest kernels."""
-    return {**{key: min(us, call_cost_us(base, *key)) for key, us in sample.items()}, **base}
 
 
 def _united_domain(base: Domain, new: Domain) -> Domain:

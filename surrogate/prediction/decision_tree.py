@@ -130,16 +130,13 @@ def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _S
     best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
     for option in options[:: -(-len(options) // MAX_PAIRS)] if options else ():
         is_low = columns[rows, option.column] <= option.lower
-        further = max(_max_gain(columns, finite, rows[is_inside]) for is_inside in (is_low, ~is_low))
+        seconds = (split for is_inside in (is_low, ~is_low) for split in _splits(columns, finite, rows[is_inside]))
+        further = max((split.gain for split in seconds), default=0.0)
         if (option.gain + further) / 2 > best.gain + MIN_GAIN:
             best = option._replace(gain=(option.gain + further) / 2)
     if options and best.gain <= MIN_GAIN:
         best = options[len(options) // 2]._replace(gain=2 * MIN_GAIN)
     return best
-
-
-def _max_gain(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> float:
-    return max((split.gain for split in _splits(columns, finite, rows)), default=0.0)
 
 
 def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterator[_Split]:

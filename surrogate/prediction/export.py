@@ -76,18 +76,6 @@ class Picks:
         reasons = {each.problem: "; ".join(by_reason(each.excluded)) or "nothing runs it" for each in self.infeasible}
         return {**self.refused, **reasons}
 
-    @property
-    def provenance(self) -> list[str]:
-        """Lines of the comment at the top of a table."""
-        first = self.selections[0]
-        limit = "none" if self.limits.workspace_bytes is None else f"{self.limits.workspace_bytes} bytes"
-        return [
-            f"Predicted picks for {', '.join(filter(None, (first.gpu, releases(first))))}, by SEER Surrogate.",
-            f"Model {self.model}, fitted on {self.data}. Times are predictions, not measurements.",
-            f"Workspace limit: {limit}; deterministic algorithms only: {'yes' if self.limits.deterministic else 'no'}.",
-            f"{len(self.feasible)} of {len(self.selections)} problems have a pick.",
-        ]
-
 
 def sizes_and_settings(problem: AnyProblem) -> dict[str, Any]:
     """Return size or setting → value, in the order of the family's names."""
@@ -324,7 +312,9 @@ def c_header(picks: Picks) -> str:
             prefix=f"seer{family_suffix}",
             name=f"seer_{_identifier(picks.selections[0].gpu)}{family_suffix}",
             family="" if is_conv else family.name,
-            comment=map(_comment_text, picks.provenance),
+            picks=picks,
+            comment=_comment_text,
+            place=", ".join(filter(None, (picks.selections[0].gpu, releases(picks.selections[0])))),
             choices=SETTINGS if is_conv else {},
             numbers=FIELDS if is_conv else [*map(_c_name, family.size_names)],
             texts=() if is_conv else [*map(_c_name, family.setting_names)],

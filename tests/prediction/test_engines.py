@@ -16,6 +16,7 @@ from surrogate.features.conv import CONV, Conv
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.autotune import autotune
 from surrogate.prediction.predictor import Predictor
+from tests.known import known_answers
 from tests.prediction.conftest import bundle_of
 from tests.tables import every
 
@@ -56,12 +57,9 @@ def engines() -> pd.DataFrame:
     rows = every(c=(16, 32, 64, 128), r=(1, 3), h=(14, 28), n=(1, 8), algorithm=FACTORS)
     work = rows["n"] * rows["c"] ** 2 * rows["r"] ** 2 * rows["h"] ** 2
     rows["time_us"] = (5 + work / 1e6) * rows["algorithm"].map(FACTORS)
-    rows = rows.assign(gpu="h100-sxm", k=rows["c"], pad_h=rows["r"] // 2, status="ok", heuristic_algorithm="eng0")
+    rows = rows.assign(k=rows["c"], pad_h=rows["r"] // 2)
     rows["heuristic_rank"] = rows["algorithm"].map({name: rank for rank, name in enumerate(FACTORS, 1)})
-    setting = {"direction": "fwd", "dtype": "fp16", "math": "tensor_op", "layout": "NHWC"}
-    rows = rows.assign(w=rows["h"], s=rows["r"], pad_w=rows["pad_h"], library="cudnn-graph", **setting)
-    ones = dict.fromkeys(("stride_h", "stride_w", "dilation_h", "dilation_w", "groups"), 1)
-    return rows.assign(library_version="9.19.0", engine=1, knobs="k2=1", build_ms=2.5, **ones)
+    return rows.assign(w=rows["h"], s=rows["r"], pad_w=rows["pad_h"], **known_answers(__file__)["columns"])
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from surrogate.models.published import Forest
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import shape_hash
+from tests.known import cases
 from tests.prediction.conftest import GPUS, bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, by_models, frame_of
 
@@ -225,24 +226,22 @@ TABLE = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
         (lambda p, f: p.predict(CONV, "WINOGRD"), "did you mean WINOGRAD"),
         (lambda p, f: p.predict(frame_of([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"], gpu="t4")), "t4"),
-        (lambda p, f: p.predict("n1c1h1k1r9"), "padded"),
-        (lambda p, f: p.predict("softmax:n8c10"), "rowwise"),
         (lambda p, f: p.select("n1c1"), "lacks"),
         (lambda p, f: p.select(CONV, workspace_limit=-1), "0 or more"),
         (lambda p, f: p.select(CONV, top=0), "1 or more"),
         (lambda p, f: p.select(replace(CONV, direction="bwd_data")), "bwd_data"),
-        (lambda p, f: p.predict({"n": [1], "c": [1]}), "h, k, r"),
-        (lambda p, f: p.predict(TABLE | {"n": [1.5]}), "row 1: n is 1.5"),
-        (lambda p, f: p.predict(TABLE | {"n": [0]}), "from 1 to"),
-        (lambda p, f: p.predict(TABLE | {"n": ["x"]}), "row 1: n is 'x'; give a whole number"),
-        (lambda p, f: p.predict(TABLE | {"groups": [3]}), "divide"),
         (lambda p, f: p.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
-        (lambda p, f: p.predict(3), "int"),
     ],
 )
 def test_invalid_questions_are_refused_in_one_line(refused, predictor, folder, call, word) -> None:
     with refused(word):
         call(predictor, folder)
+
+
+@cases(__file__)
+def test_invalid_problems_are_refused_in_one_line(refused, predictor: Predictor, problem: object, word: str) -> None:
+    with refused(word):
+        predictor.predict(problem)
 
 
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:

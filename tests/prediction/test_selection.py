@@ -27,13 +27,13 @@ from surrogate.models.json_types import key_text
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Selection, parse_bytes
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
-from tests.known import cases
+from tests.known import cases, known_answers
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import CONV, CONVS, STRIDED, frame_of
 from tests.tables import every
 
 
-def test_a_selection_ranks_candidates_by_time(predictor: Predictor) -> None:
+def test_a_selection_ranks_candidates_by_time_and_names_the_excluded_ones(predictor: Predictor) -> None:
     found = predictor.select(CONV)
     times = [candidate.time_us for candidate in found.candidates]
     assert times == sorted(times)
@@ -42,10 +42,6 @@ def test_a_selection_ranks_candidates_by_time(predictor: Predictor) -> None:
     assert {candidate.source for candidate in found.candidates} == {"model"}
     assert sum(candidate.probability_best for candidate in found.candidates) == pytest.approx(1.0)
     assert found.in_domain and found.reason is None
-
-
-def test_a_selection_lists_excluded_algorithms_with_reasons(predictor: Predictor) -> None:
-    found = predictor.select(CONV)
     reasons = dict(found.excluded)
     assert reasons["DIRECT"] == "no release implements it"
     assert "never measured" in reasons["GEMM"]
@@ -197,12 +193,9 @@ def test_no_time_is_below_the_shortest_measured_time(bundle: Bundle) -> None:
 
 def test_json_has_the_documented_keys(predictor: Predictor) -> None:
     found = json.loads(json.dumps(predictor.select(CONV, workspace_limit=10**5).to_dict()))
-    assert list(found) == ["problem", "gpu", "library_version", "source", "notes", "candidates", "excluded"]
-    assert found["problem"] == "n8c16h14w14k16r3s3p1u1"
-    assert (found["gpu"], found["library_version"]) == ("v100-sxm2-16gb", "7.6.3")
-    first = ["algorithm", "library", "time_us", "lower_us", "upper_us", "workspace_bytes", "deterministic"]
-    assert list(found["candidates"][0]) == [*first, "source", "probability_best"]
-    assert all(list(row) == ["algorithm", "reason"] for row in found["excluded"])
+    names = known_answers(__file__)["json"]
+    assert [list(found), list(found["candidates"][0]), list(found["excluded"][0])] == [*names.values()]
+    assert [found[name] for name in names["selection"][:3]] == ["n8c16h14w14k16r3s3p1u1", "v100-sxm2-16gb", "7.6.3"]
 
 
 def test_results_have_text_and_html_representations(predictor: Predictor) -> None:
@@ -215,16 +208,12 @@ def test_results_have_text_and_html_representations(predictor: Predictor) -> Non
     assert "… 8 rows" in repr(many) and list(many.to_frame().columns) == list(many.to_dict())
 
 
-def test_parse_bytes_reads_decimal_and_binary_units() -> None:
-    expected = {"1048576": 2**20, "64MiB": 2**26, "1GB": 10**9, "1.5 GiB": 3 * 2**29, "0": 0, "2k": 2000}
-    expected |= {" 8 kb ": 8000, "0.5kib": 512, "1TiB": 2**40}
-    assert {text: parse_bytes(text) for text in expected} == expected
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"])
-def test_parse_bytes_refuses_other_texts(refused, text: str) -> None:
-    with refused("64MiB"):
-        parse_bytes(text)
+def test_sizes_are_read_in_decimal_and_binary_units_or_refused(refused) -> None:
+    expected = known_answers(__file__)["sizes"]
+    assert expected and {text: parse_bytes(text) for text in expected} == expected
+    for text in ("", "-1", "1e9", "64 miles", "MiB", "1,5GB", "0x10", "1 2", "9" * 30, "inf"):
+        with refused("64MiB"):
+            parse_bytes(text)
 
 
 def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, predictor: Predictor) -> None:

@@ -87,8 +87,9 @@ def half_width(widths: Widths, gpu: str, candidate: str, distance: float, predic
     return float(widths.at(*columns)[0])
 
 
-def test_half_width_never_shrinks_with_distance(widths: Widths) -> None:
-    """Errors triple over the measured distances, so the widths must grow clearly."""
+def test_half_width_never_shrinks_with_distance_and_harder_algorithms_are_wider(widths: Widths) -> None:
+    """Errors triple over the measured distances, and the errors of FFT are twice as large."""
+    assert 1.5 < half_width(widths, "t4", FFT, 1.0) / half_width(widths, "t4", SMALL, 1.0) < 2.6
     found = [half_width(widths, "t4", SMALL, d, 100.0) for d in np.linspace(0, 9, 200)]
     assert (np.diff(found) >= 0).all()
     assert found[-1] > 1.5 * found[0]
@@ -141,11 +142,6 @@ def test_gpu_with_a_single_shape_gets_its_own_width() -> None:
     subset = rows.take(on_xp & kept)
     columns = (device_names(subset.frame), subset.candidate, fit.dtypes_of(subset), distance[on_xp & kept])
     assert np.mean(found.at(*columns, predicted[on_xp & kept]) >= np.log(10.0)) >= 0.9
-
-
-def test_harder_algorithms_get_wider_intervals(widths: Widths) -> None:
-    """The synthetic errors of FFT are twice as large."""
-    assert 1.5 < half_width(widths, "t4", FFT, 1.0) / half_width(widths, "t4", SMALL, 1.0) < 2.6
 
 
 @pytest.mark.slow
@@ -225,12 +221,7 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
     """The roofline is off by 2 on all rows of two GPUs and by 3 on rows of the third."""
     frame = table(16, gpus=GPUS) if kind == "conv" else products(GPUS)
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
-    model = model_class("roofline")()
-    evaluated = np.full(len(rows), True)
-    splits = unmeasured_gpu.gpu_splits(rows, 0)
-    predicted, _ = predicted_without(model, rows, splits)
-    setting_was_trained = unmeasured_gpu.trained_settings(rows, splits)
-    found = unmeasured_gpu.fit_unmeasured_gpu(rows, predicted, setting_was_trained, evaluated)
+    found = unmeasured_gpu_errors(rows, True)
     largest_error = np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3)
     by_hand = HeldOutGpuErrors(3, pytest.approx(0.5, rel=1e-3), pytest.approx(largest_error, rel=1e-3))
     assert found.by_group[found.group_key("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
@@ -238,9 +229,7 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
     assert found.by_group[""] == by_hand
     one_gpu = rows.take((rows.frame["gpu"] == "TITAN V").to_numpy())
     assert unmeasured_gpu.gpu_splits(one_gpu, 0) == []  # one GPU does not suffice for a split
-    no_prediction = np.full(len(one_gpu), np.nan)
-    unknown = no_prediction, setting_was_trained[: len(one_gpu)], evaluated[: len(one_gpu)]
-    assert unmeasured_gpu.fit_unmeasured_gpu(one_gpu, *unknown) == UnmeasuredGpuErrors()
+    assert unmeasured_gpu_errors(one_gpu, True) == UnmeasuredGpuErrors()
 
 
 def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
@@ -251,10 +240,7 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     frame = frame.assign(dtype=np.where(is_fp16, "fp16", "fp32"))
     factors = np.select([is_fp16, frame["gpu"] == "MI100"], [30.0, 5.0], 2.0)
     rows = roofline_times(frame, factors)
-    splits = unmeasured_gpu.gpu_splits(rows, 0)
-    predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
-    trained = unmeasured_gpu.trained_settings(rows, splits)
-    found = unmeasured_gpu.fit_unmeasured_gpu(rows, predicted, trained, np.full(len(rows), False))
+    found = unmeasured_gpu_errors(rows, False)
     half_widths = {kind: errors.half_width for kind, errors in found.by_group.items()}
     largest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
     margin = unmeasured_gpu.NEW_GPU_MARGIN
@@ -269,6 +255,14 @@ def predicted_without(model, rows, splits) -> tuple[np.ndarray, np.ndarray]:
     fits = [held_out_fits.Fit("a split", duplicate(model), *split) for split in splits]
     answers = held_out_fits.run_fits(rows, fits, lambda name, count: lambda share: None)
     return held_out_fits.combined_answers(rows, splits, answers)
+
+
+def unmeasured_gpu_errors(rows: Rows, evaluated: bool) -> UnmeasuredGpuErrors:
+    """Return the errors of the roofline on held-out GPUs; all rows are evaluated, or none."""
+    splits = unmeasured_gpu.gpu_splits(rows, 0)
+    predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
+    columns = predicted, unmeasured_gpu.trained_settings(rows, splits), np.full(len(rows), evaluated)
+    return unmeasured_gpu.fit_unmeasured_gpu(rows, *columns)
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
