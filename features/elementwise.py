@@ -101,7 +101,8 @@ def _int_array(kind: str, name: str, values: np.ndarray, low: int, high: int) ->
 
 MAX_CHARACTERS = 2000
 """Maximum length of a formula. It bounds the depth of the recursion over the formula's tree."""
-FUNCTIONS: Mapping[str, tuple[Callable[..., Any], int, int]] = {
+Functions = Mapping[str, tuple[Callable[..., Any], int, int]]
+FUNCTIONS: Functions = {
     "min": (lambda *values: reduce(np.minimum, values), 2, 8),
     "max": (lambda *values: reduce(np.maximum, values), 2, 8),
     "ceil": (np.ceil, 1, 1),
@@ -126,8 +127,10 @@ class ElementwiseFormula:
     _compute: _Compute = field(compare=False, repr=False)
 
     @classmethod
-    def parse(cls, text: str, context: str, available: Mapping[str, Any] | frozenset[str]) -> "ElementwiseFormula":
-        """Return the formula in ``text``; it may use the ``available`` names.
+    def parse(
+        cls, text: str, context: str, available: Mapping[str, Any] | frozenset[str], functions: Functions = FUNCTIONS
+    ) -> "ElementwiseFormula":
+        """Return the formula in ``text``; it may use the ``available`` names and the ``functions``.
 
         Raises `InputError`, which begins with ``context``, if the text is no formula or uses another name.
         """
@@ -139,7 +142,7 @@ class ElementwiseFormula:
             raise InputError(f"{context}: {text!r} is not readable; write arithmetic, as in 2 * m * n * k") from None
         names: set[str] = set()
         try:
-            compute = _compiled(tree, f"{context}: {text!r}", frozenset(available), names)
+            compute = _compiled(tree, f"{context}: {text!r}", frozenset(available), names, functions)
         except RecursionError:
             raise refusal("operations", context=context) from None
         return cls(text, frozenset(names), compute)
@@ -151,14 +154,16 @@ class ElementwiseFormula:
         return np.asarray(result, dtype=np.float64) if np.ndim(result) else float(result)
 
 
-def _compiled(node: ast.expr, context: str, available: frozenset[str], names: set[str]) -> _Compute:
+def _compiled(
+    node: ast.expr, context: str, available: frozenset[str], names: set[str], functions: Functions
+) -> _Compute:
     """Return a function that computes a node from the values of names; the node's names are added to ``names``.
 
     Raises `InputError` for an unknown name and for anything but arithmetic.
     """
 
     def inner(child: ast.expr) -> _Compute:
-        return _compiled(child, context, available, names)
+        return _compiled(child, context, available, names, functions)
 
     match node:
         case ast.Constant(value=bool() | int() | float() as number) if abs(number) < 2**63:
@@ -189,10 +194,10 @@ def _compiled(node: ast.expr, context: str, available: frozenset[str], names: se
                 return reduce(np.logical_and, [compare(a, b) for compare, a, b in pairs])
 
             return compare_all
-        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-            function, low, high = FUNCTIONS[name]
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in functions:
+            function, low, high = functions[name]
             arguments = [inner(argument) for argument in node.args]
             if not low <= len(arguments) <= high:
                 raise InputError(f"{context}: {name} takes {low}{f' to {high}' * (high > low)} arguments")
             return lambda values: function(*(argument(values) for argument in arguments))
-    raise refusal("arithmetic", context=context, part=ast.unparse(node), functions=", ".join(FUNCTIONS))
+    raise refusal("arithmetic", context=context, part=ast.unparse(node), functions=", ".join(functions))

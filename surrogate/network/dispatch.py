@@ -35,16 +35,13 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
-from surrogate.network import dispatch_onnx as onnx_rules
 from surrogate.network import dispatch_passes
 from surrogate.network import dispatch_rules as rules
 from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, UnsupportedError, operator_name
 from surrogate.network.network import UNKNOWN_WORK, Layer, NetworkBuilder, Work
 
 RULES: dict[str, Callable[[Call], rules.Layers]] = {
-    op: next(
-        getattr(module, rule) for module in (rules, convolutions, onnx_rules, dispatch_passes) if hasattr(module, rule)
-    )
+    op: next(getattr(module, rule) for module in (rules, convolutions, dispatch_passes) if hasattr(module, rule))
     for rule, ops in DISPATCH["rules"].items()
     for op in ops
 }

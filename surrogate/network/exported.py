@@ -4,18 +4,18 @@
 executed, and neither weights nor samples are opened.
 """
 
-import ast
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
-from math import prod
-from operator import floordiv, mod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
-from surrogate.features.elementwise import ceil_div
+import numpy as np
+
+from surrogate.features.elementwise import ElementwiseFormula, Functions
 from surrogate.features.errors import InputError, nearest, one_line_errors, parsed_json
 from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
@@ -33,14 +33,21 @@ FLOAT_CODES = (6, 7, 8, 13)
 _VALUE_ARGUMENTS = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
 MAYBE_ALIASES = ("contiguous", "to")
 """Operators that return their argument if nothing changes."""
-MAX_EXPRESSION_LENGTH = 2000
-_FUNCTIONS: dict[str, Callable[..., int]] = {
-    "Add": lambda *values: sum(values),
-    "Mul": lambda *values: prod(values),
-    **{"Max": max, "Min": min, "CeilDiv": ceil_div},
-    **dict.fromkeys(("FloorDiv", "CleanDiv"), floordiv),
-    **dict.fromkeys(("Mod", "PythonMod"), mod),
+MAX_OPERANDS = 100
+_SYMBOL = re.compile(r"Symbol\('(\w+)'[^()]*\)")
+_FUNCTIONS: Functions = {
+    "Integer": (lambda value: value, 1, 1),
+    "Add": (lambda *values: sum(values), 1, MAX_OPERANDS),
+    "Mul": (lambda *values: prod(values), 1, MAX_OPERANDS),
+    **{
+        "Max": (max, 2, MAX_OPERANDS),
+        "Min": (min, 2, MAX_OPERANDS),
+        "CeilDiv": (lambda a, b: -np.floor_divide(-a, b), 2, 2),
+    },
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), (np.floor_divide, 2, 2)),
+    **dict.fromkeys(("Mod", "PythonMod"), (np.mod, 2, 2)),
 }
+"""Function in the expressions of sizes, as sympy writes them → the function, and its numbers of arguments."""
 
 
 def read_exported(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
@@ -199,34 +206,13 @@ def _module(stack: str) -> str:
 
 def evaluate_size(text: str, values: Mapping[str, int]) -> int:
     """Return the value of an expression. Raises `InputError` for anything but integer arithmetic."""
-    if len(text) > MAX_EXPRESSION_LENGTH:
-        raise InputError(f"a size of {len(text)} characters; give at most {MAX_EXPRESSION_LENGTH}")
-    try:
-        return _value(ast.parse(text, mode="eval").body, values)
-    except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
-        message = f"size {text[:80]!r} is not integer arithmetic on known symbols; export with fixed sizes"
-        raise InputError(message) from None
+    formula = ElementwiseFormula.parse(_SYMBOL.sub(r"\1", text), "size", values, _FUNCTIONS)
+    value = formula.value(values)
+    if not isfinite(value):
+        raise InputError(f"size {text[:80]!r} is no number; export with fixed sizes")
+    return int(value)
 
 
 def symbol_names(text: str) -> set[str]:
     """Return the names of an expression's symbols."""
-    return set(re.findall(r"Symbol\('(\w+)'", text))
-
-
-def _value(node: ast.expr, values: Mapping[str, int]) -> int:
-    """Return the value of a part of an expression.
-
-    Raises `LookupError` or `ValueError` for anything but such arithmetic.
-    """
-    match node:
-        case ast.Constant(value=int(number)) if not isinstance(number, bool):
-            return number
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, values)
-        case ast.Call(func=ast.Name(id="Symbol"), args=[ast.Constant(value=str(symbol)), *_]):
-            return values[symbol]
-        case ast.Call(func=ast.Name(id="Integer"), args=[number, *_]):
-            return _value(number, values)
-        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments):
-            return int(_FUNCTIONS[name](*(_value(argument, values) for argument in arguments)))
-    raise ValueError(type(node).__name__)
+    return set(_SYMBOL.findall(text))

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import nan
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import LAYOUTS, MATHS
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from surrogate.features.conv import Conv
 
 TEXTS = read_toml(__file__)
@@ -109,13 +111,7 @@ class ReadOptions:
 DEFAULTS = ReadOptions()
 
 
-class IsDataclass(Protocol):
-    """Any instance that `dataclasses.replace` takes."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
-T = TypeVar("T", bound=IsDataclass)
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allowed: Collection[str] = ()) -> T:

@@ -39,9 +39,6 @@ STRING = "string"
 """Element type of texts, which no GPU computes."""
 READ_ATTRIBUTES = (2, 3, 7)
 """AttributeProto's INT, STRING and INTS; no rule uses other types."""
-QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE, UNPACKED_NOTE = (
-    ONNX["notes"][name] for name in ("quantised", "integers", "loops", "unpacked")
-)
 UNUSED = "_"
 """Name in `signatures` of an input that no rule reads, such as a scale."""
 UNTRAINED = (UNUSED, "mask", "key_padding_mask", "past_key", "past_value", "past")
@@ -82,7 +79,7 @@ def read_onnx(path: str | Path, options: ReadOptions = DEFAULTS) -> Network:
         refuse({"no_gradient": options.training and integer}, source=path, operator="".join(integer[:1]))
         unpacked = any(call.op in ONNX["unpacking"] and call.tensors()[0].constant for call in calls)
         holds = "DequantizeLinear" in operators, integer, folder.runs, unpacked
-        notes = compress((QUANTISED_NOTE, INTEGER_NOTE, LOOP_NOTE, UNPACKED_NOTE), holds)
+        notes = compress(map(ONNX["notes"].get, ("quantised", "integers", "loops", "unpacked")), holds)
         return replace(network, notes=(*network.notes, *notes, *folder.notes[:3]))
 
 

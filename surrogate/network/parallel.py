@@ -196,30 +196,19 @@ def _message_us(message: Collective, cluster: Cluster, answer: ProblemTime, end:
 def _bucket_segments(network: Network, times_us: Sequence[float]) -> list[Segment]:
     """Return the backward pass, divided where a bucket of gradients is ready.
 
-    A gradient is ready after the layer of the backward pass that has its parameters. If the iteration is derived from a
-    forward pass, no layer of the backward pass has parameters. A gradient is then ready when the backward pass has
-    finished its layer: a layer and all later layers take the same share of the backward pass as of the forward pass.
+    A gradient is ready after the layer of the backward pass that has its parameters.
     """
-    forward, backward = network.layers[: network.forward_layers], network.layers[network.forward_layers :]
-    pairs = zip(backward, times_us[network.forward_layers :], strict=True)
-    backward_times_us = [0.0 if is_update(layer) else time_us for layer, time_us in pairs]
-    backward_us = sum(backward_times_us)
-    ends = zip(backward, accumulate(backward_times_us), strict=True)
-    gradients = [(end_us, layer.parameters) for layer, end_us in ends if layer.parameters and not is_update(layer)]
-    if not gradients:
-        forward_us = list(accumulate(reversed(times_us[: network.forward_layers]), initial=0.0))[::-1]
-        gradients = [
-            (backward_us * (behind_us / forward_us[0] if forward_us[0] else 1.0), layer.parameters)
-            for layer, behind_us in zip(forward, forward_us, strict=False)
-            if layer.parameters and not layer.problem.UPDATES_WEIGHTS
-        ][::-1]
+    pairs = [*zip(network.layers, times_us, strict=True)][network.forward_layers :]
+    ends = list(accumulate(0.0 if is_update(layer) else time_us for layer, time_us in pairs))
+    passes = zip(pairs, ends, strict=True)
+    gradients = ((end, layer.parameters) for (layer, _), end in passes if layer.parameters and not is_update(layer))
     itemsize = gradient_itemsize(network)
     segments, begin_us = [], 0.0
-    for ready_us, elements in gradient_buckets(iter(gradients), BUCKET_BYTES / itemsize):
+    for ready_us, elements in gradient_buckets(gradients, BUCKET_BYTES / itemsize):
         message = _message(AllReduce, elements, itemsize, network.cluster.node_gpus)
         segments.append(Segment(ready_us - begin_us, reduce=message))
         begin_us = ready_us
-    return [*segments, Segment(backward_us - begin_us)]
+    return [*segments, Segment((ends or [0.0])[-1] - begin_us)]
 
 
 def _message(kind: type[Collective], elements: int, itemsize: float, gpus: int) -> Collective:
@@ -284,9 +273,8 @@ def _unit_sizes(layers: Sequence[Layer]) -> Counter[str]:
 
 
 def trained_parameters(network: Network) -> Counter[str]:
-    """Return the trained weights of each unit; the forward pass counts them if the backward pass counts none."""
-    sizes = _unit_sizes(network.layers[network.forward_layers :])
-    return sizes if sizes.total() else _unit_sizes(network.layers[: network.forward_layers])
+    """Return the trained weights of each unit."""
+    return _unit_sizes(network.layers[network.forward_layers :])
 
 
 def gathered_parameters(network: Network) -> Counter[str]:

@@ -209,16 +209,7 @@ def _ctc_loss(log_probs: "Tensor", targets: "Tensor", lengths: "list[int]", labe
 
 @cache
 def recurrent_overrides() -> dict[str, Callable[..., object]]:
-    """Return the GPU's implementation of each recurrent operator of ATen, by name and overload.
-
-    The call also lets torch run cuDNN's own operators on fake tensors.
-    """
-    import torch
-
-    fakes = {"_cudnn_rnn_backward": _fake_backward, "_thnn_fused_gru_cell": _fake_gru_cell}
-    fakes["_thnn_fused_gru_cell_backward"] = _fake_gru_cell_backward
-    for name, fake in fakes.items():
-        torch.library.register_fake(f"aten::{name}", fake)
+    """Return the GPU's implementation of each recurrent operator of ATen, by name and overload."""
     layers = {f"{name}.input": partial(_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
     packed = {f"{name}.data": partial(_packed_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
     return {**layers, **packed, "lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
@@ -278,26 +269,6 @@ def _gru_cell(values: "Tensor", hx: "Tensor", w_ih: "Tensor", w_hh: "Tensor", *b
 
     gates = values @ w_ih.t(), hx @ w_hh.t()
     return torch.ops.aten._thnn_fused_gru_cell(*gates, hx.to(gates[0].dtype), *biases)[0]
-
-
-def _fake_backward(values: "Tensor", weight: "list[Tensor]", *arguments: Any) -> tuple[object, ...]:
-    """Return the shapes of `_cudnn_rnn_backward`: each gradient has the shape of its tensor."""
-    hx, cx, mask = arguments[2], arguments[3], arguments[-1]
-    import torch
-
-    gradients = [torch.empty_like(each) if each is not None else None for each in (values, hx, cx)]
-    return (*gradients, [torch.empty_like(each) for each in weight] if mask[3] else [])
-
-
-def _fake_gru_cell(input_gates: "Tensor", hidden_gates: "Tensor", hx: "Tensor", *biases: object) -> tuple[object, ...]:
-    return hx.new_empty(hx.shape), hx.new_empty((hx.shape[0], 5 * hx.shape[1]))
-
-
-def _fake_gru_cell_backward(grad_hy: "Tensor", workspace: "Tensor", has_bias: bool) -> tuple[object, ...]:
-    batch, hidden = grad_hy.shape
-    gates = [grad_hy.new_empty((batch, 3 * hidden)) for _ in range(2)]
-    biases = [grad_hy.new_empty((3 * hidden,)) if has_bias else None for _ in range(2)]
-    return (*gates, grad_hy.new_empty(grad_hy.shape), *biases)
 
 
 def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tuple[Module, Any]":

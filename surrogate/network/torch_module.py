@@ -294,8 +294,7 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         runtime="compiled" if is_compiled else "eager",
         tokens=next((tensor.numel() for tensor in tensors_in(inputs.by_name.get(TOKENS_INPUT))), None),
     )
-    texts = EVAL_NOTE, TEXTS["notes"]["routing"]
-    notes = compress(texts, (has_eval_parts, recorded.routing.is_used))
+    notes = compress((EVAL_NOTE, TEXTS["notes"]["routing"]), (has_eval_parts, recorded.routing.is_used))
     return replace(network, notes=(*network.notes, *notes))
 
 

@@ -403,8 +403,27 @@ def _ctc_loss(
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, steps, 2 * labels + 1))
 
 
+def _recurrent_gradients(values: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *others: Any) -> Any:
+    """Return gradients with the shapes of their tensors; the last argument says which are requested."""
+    gradients = [each if each is None else each.new_empty(each.shape) for each in (values, hx, cx)]
+    return *gradients, [each.new_empty(each.shape) for each in weight] if others[-1][3] else []
+
+
+def _gru_gradients(grad_hy: "torch.Tensor", workspace: object, has_bias: bool) -> "tuple[torch.Tensor | None, ...]":
+    """Return the gradients of a cell's two products, of its state, and of its biases."""
+    (batch, hidden), new = grad_hy.shape, grad_hy.new_empty
+    biases = [new((3 * hidden,)) if has_bias else None for _ in range(2)]
+    return new((batch, 3 * hidden)), new((batch, 3 * hidden)), new(grad_hy.shape), *biases
+
+
 _SHAPES: "dict[str, Callable[..., Any]]" = {
     "_grouped_mm": _grouped_mm,
+    "_cudnn_rnn_backward": _recurrent_gradients,
+    "_thnn_fused_gru_cell": lambda gates, hidden_gates, hx, *_, **__: (
+        hx.new_empty(hx.shape),
+        hx.new_empty((hx.shape[0], 5 * hx.shape[1])),
+    ),
+    "_thnn_fused_gru_cell_backward": _gru_gradients,
     "_ctc_loss": _ctc_loss,
     "_ctc_loss_backward": lambda _, log_probs, *__, **___: log_probs.new_empty(log_probs.shape),
     "linalg_lstsq": lambda left, right, *_, **__: (

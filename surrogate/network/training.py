@@ -51,7 +51,9 @@ def training_iteration(network: Network, optimizer: str = OPTIMIZER) -> Network:
     forward = [replace(layer, problem=_in_training(layer.problem)) for layer in network.layers]
     builder.add(forward)
     for layer in reversed(forward):
-        builder.add(backward(layer))
+        gradients = list(backward(layer))
+        complete = 0 if layer.problem.UPDATES_WEIGHTS else layer.parameters
+        builder.add([*gradients[:-1], *(replace(each, parameters=complete) for each in gradients[-1:])])
     # The gradient of an embedding updates only the rows that it uses, so the optimizer's step does not cover the table.
     weights = list(trained_weights(layer for layer in forward if not layer.problem.UPDATES_WEIGHTS))
     dtype = next((layer.problem.dtype for layer in forward if layer.parameters), "fp32")

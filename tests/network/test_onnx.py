@@ -6,7 +6,8 @@ import pytest
 from surrogate.collect.plan_source import networks
 from surrogate.features.conv import Conv
 from surrogate.network.network import ReadOptions
-from surrogate.network.onnx_file import INTEGER_NOTE, QUANTISED_NOTE, read_onnx
+from surrogate.network.onnx_file import read_onnx
+from surrogate.network.onnx_shapes import ONNX
 from surrogate.network.read import NORM_NOTE, read_network
 from tests.known import cases, known_answers
 from tests.onnx_backend import counts
@@ -83,7 +84,7 @@ def test_weights_may_be_stored_by_nodes_or_in_8_bits(onnx_file) -> None:
         {"s": np.array([32, 16]), "q": np.ones((16, 4), "i1"), "scale": np.float32(1), "zero": np.int8(0)},
     )
     found = read_onnx(path, ReadOptions(training=True))
-    assert found.parameters == 64 * 32 + 32 * 16 + 16 * 4 and QUANTISED_NOTE in found.notes
+    assert found.parameters == 64 * 32 + 32 * 16 + 16 * 4 and ONNX["notes"]["quantised"] in found.notes
     assert [layer.gradients for layer in found.layers] == [("weight",), ("input", "weight"), ("input", "weight")]
 
 
@@ -116,7 +117,7 @@ def test_operators_have_the_problems_computed_by_hand(
     path = onnx_file([node(op, [*inputs], ["y"], domain=domain, **attributes)], {"x": shape}, weights, **integers)
     problems = [layer.problem for layer in read_onnx(path).layers]
     assert [f"{problem} {problem.dtype}" for problem in problems] == expected
-    if INTEGER_NOTE in read_onnx(path).notes:
+    if ONNX["notes"]["integers"] in read_onnx(path).notes:
         with refused(f"{op} has no gradient"):
             read_onnx(path, ReadOptions(training=True))
 
