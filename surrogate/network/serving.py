@@ -21,7 +21,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, expm1, hypot, log1p, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from surrogate import bundled
 from surrogate.features.elementwise import ceil_div
@@ -95,6 +95,10 @@ class TimeInterval(NamedTuple):
     time: float
     low: float
     high: float
+
+    def columns(self, name: str, unit: str = "") -> dict[str, Any]:
+        """Return the fields of a `ServerRow` with this interval."""
+        return {f"{name}{end}{unit}": value for end, value in zip(("", "_low", "_high"), self, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,8 @@ def recurrent_overrides() -> dict[str, Callable[..., object]]:
     """Return the GPU's implementation of each recurrent operator of ATen, by name and overload."""
     layers = {f"{name}.input": partial(_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
     packed = {f"{name}.data": partial(_packed_layers, mode) for name, mode in CUDNN_RNN_MODES.items()}
-    return {**layers, **packed, "lstm_cell": _lstm_cell, "gru_cell": _gru_cell}
+    cells = {f"{name}_cell": partial(_cell, f"_thnn_fused_{name}_cell") for name in ("lstm", "gru")}
+    return {**layers, **packed, **cells}
 
 
 class _RecurrentSettings(NamedTuple):
@@ -255,20 +256,14 @@ def _packed_layers(
     return _layers(mode, data, hx, params, *settings, sizes=(-(-data.shape[0] // steps),) * steps)
 
 
-def _lstm_cell(values: "Tensor", hx: "list[Tensor]", w_ih: "Tensor", w_hh: "Tensor", *biases: Any) -> object:
-    """Run an LSTM cell: two products and one kernel for the rest."""
+def _cell(fused: str, values: "Tensor", hx: Any, w_ih: "Tensor", w_hh: "Tensor", *biases: Any) -> object:
+    """Run an LSTM cell, with its states in a list, or a GRU cell: two products and one kernel for the rest."""
     import torch
 
-    gates = values @ w_ih.t(), hx[0] @ w_hh.t()
-    return torch.ops.aten._thnn_fused_lstm_cell(*gates, hx[1].to(gates[0].dtype), *biases)[:2]
-
-
-def _gru_cell(values: "Tensor", hx: "Tensor", w_ih: "Tensor", w_hh: "Tensor", *biases: Any) -> object:
-    """Run a GRU cell: two products and one kernel for the rest."""
-    import torch
-
-    gates = values @ w_ih.t(), hx @ w_hh.t()
-    return torch.ops.aten._thnn_fused_gru_cell(*gates, hx.to(gates[0].dtype), *biases)[0]
+    states = hx if isinstance(hx, list | tuple) else [hx]
+    gates = values @ w_ih.t(), states[0] @ w_hh.t()
+    results = getattr(torch.ops.aten, fused)(*gates, states[-1].to(gates[0].dtype), *biases)
+    return results[: len(states)] if states is hx else results[0]
 
 
 def without_memory(fake: "FakeTensorMode", module: "Module", inputs: Any) -> "tuple[Module, Any]":

@@ -324,29 +324,13 @@ def test_activation_checkpointing_costs_time_and_saves_memory(amp: str | None) -
     assert stored.model_flops == recomputed.model_flops > 0 and stored.multiply_adds < recomputed.multiply_adds
 
 
-IMAGE, VOLUME = (2, 4, 12, 12), (2, 4, 6, 6, 6)
-LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "transposed over volumes": (torch.nn.ConvTranspose3d(4, 6, 3, 2), VOLUME),
-    "pooled volumes": (torch.nn.AdaptiveMaxPool3d(3), VOLUME),
-    "pooled rows": (torch.nn.AdaptiveAvgPool1d(3), (2, 4, 12)),
-    "instance norm": (torch.nn.InstanceNorm3d(4), VOLUME),
-    "response norm": (torch.nn.LocalResponseNorm(3), IMAGE),
-    "padded": (torch.nn.ReplicationPad3d(1), VOLUME),
-    "resampled": (torch.nn.Upsample(scale_factor=2, mode="trilinear"), VOLUME),
-    "shuffled": (torch.nn.PixelUnshuffle(2), IMAGE),
-    "gated": (torch.nn.GLU(), IMAGE),
-    "sloped": (torch.nn.PReLU(), IMAGE),
-    "shrunk": (torch.nn.Softshrink(), IMAGE),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
+@cases(__file__)
 @pytest.mark.parametrize("training", [False, True])
-def test_torch_layers_are_fully_supported(name: str, training: bool) -> None:
+def test_torch_layers_are_fully_supported(layer: str, arguments: dict[str, Any], axes: int, training: bool) -> None:
     """A 1×1 convolution before the layer makes sure that the layer has a gradient."""
-    layer, shape = LAYERS[name]
-    first = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)](4, 4, 1)
-    found = module_network(torch.nn.Sequential(first, layer), torch.zeros(shape), ReadOptions(training=training))
+    parts = getattr(torch.nn, f"Conv{axes}d")(4, 4, 1), getattr(torch.nn, layer)(**arguments)
+    image = torch.zeros(2, 4, *[6] * axes)
+    found = module_network(torch.nn.Sequential(*parts), image, ReadOptions(training=training))
     assert len(found.layers) > 2 and not found.unsupported
 
 
