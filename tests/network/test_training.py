@@ -2,20 +2,22 @@
 
 from collections import Counter
 from math import log, sqrt
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
+from surrogate.features.families import operator
 from surrogate.features.families.embedding import EmbeddingBag
+from surrogate.features.families.operator import Streamed
 from surrogate.features.families.rowwise import CHANNELS_LAST, BatchNormInference
-from surrogate.features.families.transfer import Concat
 from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.dispatch import problems
 from surrogate.network.network import Layer, Network
-from surrogate.network.operators import elementwise, gemm, pointwise, pool, softmax, streamed
+from surrogate.network.operators import gemm
 from surrogate.network.optimizers import OPTIMIZERS, TrainedWeight, optimizer_step
 from surrogate.network.predict import load_predictors
 from surrogate.network.training import backward, is_update, training_iteration, with_training
@@ -49,26 +51,11 @@ def test_training_triples_the_flops_of_a_product(m: int, n: int, k: int, batch: 
     assert first.flops == second.flops == 2 * batch * m * n * k
 
 
-@pytest.mark.parametrize(
-    ("problem", "kinds"),
-    [
-        (pointwise("relu", [IMAGE], IMAGE, "fp32"), ["relu_backward"]),
-        (pointwise("add", [IMAGE, IMAGE], IMAGE, "fp32"), ["add"]),
-        (pointwise("mul", [IMAGE, IMAGE], IMAGE, "fp32"), ["mul", "mul"]),
-        (pointwise("mul", [IMAGE, (1,)], IMAGE, "fp32"), ["mul_scalar"]),
-        (pointwise("add", [IMAGE, (1,)], IMAGE, "fp32"), []),
-        (pointwise("silu", [IMAGE], IMAGE, "fp32"), ["streamed"]),
-        (NORM, ["batch_norm_backward"]),
-        (softmax((8, 100), -1, "fp32"), ["softmax_backward"]),
-        (pool("max", IMAGE, (8, 16, 7, 7), (2, 2), (2, 2), (0, 0), "fp32"), ["max_pool_backward"]),
-        (pool("average", IMAGE, (8, 16, 1, 1), (14, 14), (1, 1), (0, 0), "fp32"), ["avg_pool_backward"]),
-        (Concat(elements=9), ["copy"]),
-        (elementwise("copy", IMAGE, "fp32"), ["copy"]),
-        (streamed("reduce", [IMAGE], [(8, 16)], "fp32"), ["streamed"]),
-    ],
-)
-def test_each_kind_has_its_backward_operators(problem, kinds: list[str]) -> None:
-    """A kind has no backward operator if its gradient passes through unchanged."""
+@cases(__file__)
+def test_each_kind_has_its_backward_operators(kind: str, sizes: dict[str, Any], kinds: list[str]) -> None:
+    """A kind has no backward operator if its gradient passes through unchanged. The image is (8, 16, 14, 14)."""
+    image = dict(zip("nchw", IMAGE, strict=True))
+    problem = Streamed(**sizes) if kind == Streamed.kind else operator(kind, **sizes or image)
     assert [layer.problem.kind for layer in backward(Layer("x", "Op", problem, (INPUT,)))] == kinds  # type: ignore[union-attr]
     assert list(backward(Layer("x", "Op", problem, ()))) == []
 
