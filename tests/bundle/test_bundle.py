@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 
 from surrogate import bundled
-from surrogate.bundle.bundle import BUNDLE_SCHEMA, INDEX, Bundle, index_file, load, save
+from surrogate.bundle.bundle import INDEX, Bundle, index_file, load, save
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import normalise
 from surrogate.models.json_types import input_error_if_damaged
 from surrogate.prediction.evaluate import evaluate
+from tests.known import cases
 from tests.prediction.problems import predicted
 from tests.tables import every
 
@@ -142,42 +143,30 @@ def test_unsuitable_training_data_is_refused(refused, table: Table, mixed: pd.Da
         evaluate(fitted, mixed)
 
 
-@pytest.mark.parametrize(
-    ("damage", "word"),
-    [
-        (lambda path: (path / INDEX).unlink(), "no bundle there"),
-        (lambda path: (path / INDEX).write_text("{"), "damaged"),
-        (lambda path: (path / INDEX).write_text(f'{{"schema": {BUNDLE_SCHEMA}}}'), "damaged"),
-        (lambda path: _swap(path / INDEX, b"algorithm", b"solver"), "differs from its hash"),
-        (lambda path: _edit(path, lambda index: index.update(candidate=3)), "got `int` - at `$.candidate`"),
-        (lambda path: _edit(path, lambda index: index.update(schema=99)), "upgrade"),
-        (lambda path: _edit(path, lambda index: index.update(schema=2)), "train"),
-        (lambda path: _edit(path, lambda index: index["parts"]["gemm"].update(features=99)), "train"),
-        (lambda path: _edit(path, lambda index: index["sha256"].update({"../x": "0"})), "outside"),
-        (lambda path: (path / "gemm" / "widths.json").write_text("{}"), "differs from its hash"),
-        (lambda path: (path / "conv" / "support.json").unlink(), "missing"),
-    ],
-)
-def test_a_damaged_bundle_is_refused_in_one_line(refused, bundle, tmp_path, damage, word) -> None:
+@cases(__file__)
+def test_a_damaged_bundle_is_refused_in_one_line(refused, bundle, tmp_path, file, text, word) -> None:
+    """``text`` replaces the file's content; a table replaces entries of the index, whose hash is recomputed."""
     save(bundle, tmp_path / "b")
-    damage(tmp_path / "b")
+    path = tmp_path / "b" / file
+    if isinstance(text, str):
+        path.write_text(text)
+    elif isinstance(text, list):
+        path.write_bytes(path.read_bytes().replace(*map(str.encode, text), 1))
+    elif text is None:
+        path.unlink()
+    else:
+        path.write_bytes(index_file(_merged(json.loads(path.read_text()), text)))
     with refused(word):
         load(tmp_path / "b")
+
+
+def _merged(index: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return index | {key: _merged(index[key], v) if isinstance(v, dict) else v for key, v in changes.items()}
 
 
 def test_the_error_names_a_missing_package(refused) -> None:
     with refused("needs pyarrow", "pip install pyarrow"), input_error_if_damaged("the measured times"):
         raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-
-
-def _swap(file: Path, old: bytes, new: bytes) -> None:
-    file.write_bytes(file.read_bytes().replace(old, new, 1))
-
-
-def _edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    index = json.loads((path / INDEX).read_text())
-    change(index)
-    (path / INDEX).write_bytes(index_file(index))
 
 
 def test_save_replaces_only_a_bundle_and_keeps_it_if_writing_fails(refused, bundle, tmp_path, monkeypatch) -> None:

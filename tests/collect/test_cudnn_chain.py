@@ -22,9 +22,9 @@ from surrogate.collect.plan import GPU_CAPS, tensor_shapes, tensor_sizes_bytes
 from surrogate.collect.plan_source import PlanSource
 from surrogate.collect.run import collect_heuristic
 from surrogate.features.conv import Conv, parse
-from surrogate.features.families import operator
+from surrogate.features.families import parse_problem
 from surrogate.features.kernels import identify_call
-from tests.known import cases
+from tests.known import cases, known_answers
 
 CONV = Conv(n=2, c=8, h=9, k=4, r=3)
 POLICY = RepeatPolicy()
@@ -294,18 +294,7 @@ def test_elapsed_us_refuses_an_unfinished_event(opened):
     assert device.gpu.elapsed_us(start, end) > 0
 
 
-IMAGE = {"n": 2, "c": 16, "h": 8, "w": 8}
-BAG = {"batch": 64, "rows": 100, "tables": 2, "bag": 4, "dim": 16, "rows_per_block": 4}
-OPERATORS = (
-    operator("max_pool", **IMAGE, window=3, stride=2),
-    operator("max_pool_backward", **IMAGE, window=2, stride=2),
-    *(operator(kind, **IMAGE) for kind in ("batch_norm", "relu", "add", "layout_transform")),
-    operator("softmax", n=8, c=100),
-    operator("gemm", m=8, n=9, k=10),
-    operator("gemm", batch=3, m=8, n=9, k=10),
-    operator("embedding_bag", **BAG),
-    operator("embedding_bag_backward", **BAG),
-)
+OPERATORS = [parse_problem(text) for text in known_answers(__file__)["operators"]]
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
@@ -320,19 +309,12 @@ def test_every_operator_is_timed(chain, operator):
         assert device.measure(operator, POLICY).status == "ok"
 
 
-@pytest.mark.parametrize(
-    ("order", "operator"),
-    [
-        ("soft cudnnSoftmaxForward -1 0", OPERATORS[6]),
-        ("soft cupy_add__float32_float32_float32 -1 0", OPERATORS[4]),
-        ("error cublasSgemm -1 0", OPERATORS[7]),
-        ("error nvrtc -1 0", OPERATORS[4]),
-    ],
-)
-def test_a_failing_operator_becomes_a_status(chain, order, operator):
+@cases(__file__)
+def test_a_failing_operator_becomes_a_status(chain, order, problem):
     """cuDNN, CUDA, cuBLAS and the compiler raise four unrelated exception classes."""
     with closing(GpuOperators()) as device:
         chain.setenv("FAKE_FAULTS", order)
+        operator = parse_problem(problem)
         result = device.measure(operator, POLICY)
         assert result.status == "failed" and result.reason and "\n" not in result.reason
         chain.setenv("FAKE_FAULTS", "")

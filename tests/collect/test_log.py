@@ -13,6 +13,7 @@ from surrogate.collect import log
 from surrogate.collect.device import DeviceInfo
 from surrogate.collect.log import Header, RunLog
 from surrogate.features.errors import InputError
+from tests.known import cases
 
 HEADER = Header(DeviceInfo("GPU", "cudnn", "9.1.0"), "a" * 64, (1, 2), "test", 3, {"repeats": 5}, 12.5)
 RECORD = {"kind": "done", "problem": "p #0", "find": [], "conditions": {}}
@@ -65,23 +66,13 @@ def test_a_log_truncated_at_any_byte_is_continued(tmp_path, data):
     assert path.read_bytes() == complete
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"device": DeviceInfo("Other", "cudnn", "9.1.0")}, "GPU GPU, this is Other"),
-        ({"device": DeviceInfo("GPU", "reference", "9.1.0")}, "library cudnn"),
-        ({"device": DeviceInfo("GPU", "cudnn", "9.2.0")}, "library version 9.1.0, this is 9.2.0"),
-        ({"plan_digest": "bbbbbbbbbbbbbbbb"}, "plan test, seed 3, digest aaaaaaaaaaaa"),
-        ({"shard": (2, 2)}, "shard 1/2"),
-        ({"protocol": {"repeats": 3}}, "timing protocol"),
-    ],
-)
-def test_a_log_of_another_run_is_refused_and_unchanged(tmp_path, change, word):
+@cases(__file__)
+def test_a_log_of_another_run_is_refused_and_unchanged(tmp_path, device, change, word):
     path = tmp_path / "run.jsonl"
     begin(path, RECORD)
     before = path.read_bytes()
     with pytest.raises(InputError, match=word):
-        RunLog(path, replace(HEADER, **change))
+        RunLog(path, replace(HEADER, **change, **({"device": DeviceInfo(*device)} if device else {})))
     assert path.read_bytes() == before
 
 

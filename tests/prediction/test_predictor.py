@@ -212,36 +212,20 @@ def test_threads_share_a_predictor(bundle: Bundle, monkeypatch: pytest.MonkeyPat
         assert all(pool.map(work, range(8)))
 
 
-TABLE = {"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]}
-
-
-@pytest.mark.parametrize(
-    ("call", "word"),
-    [
-        (lambda p, f: load(f).predict(TABLE), "gpu"),
-        (lambda p, f: load(f, gpu="v1000"), "unknown"),
-        (lambda p, f: load("v1000"), "folder"),
-        (lambda p, f: load("v100", gpu="t4"), "two GPUs"),
-        (lambda p, f: load(f, gpu="t4", library="cudn"), "did you mean cudnn"),
-        (lambda p, f: p.predict(CONV, "WINOGRD"), "did you mean WINOGRAD"),
-        (lambda p, f: p.predict(frame_of([CONV], ["WINOGRD"])), "did you mean WINOGRAD"),
-        (lambda p, f: p.predict(frame_of([CONV], ["FFT"], gpu="t4")), "t4"),
-        (lambda p, f: p.select("n1c1"), "lacks"),
-        (lambda p, f: p.select(CONV, workspace_limit=-1), "0 or more"),
-        (lambda p, f: p.select(CONV, top=0), "1 or more"),
-        (lambda p, f: p.select(replace(CONV, direction="bwd_data")), "bwd_data"),
-        (lambda p, f: p.predict(frame_of([CONV], ["FFT"]).assign(dtype="fp23")), "did you mean"),
-    ],
-)
-def test_invalid_questions_are_refused_in_one_line(refused, predictor, folder, call, word) -> None:
+@cases(__file__)
+def test_invalid_questions_are_refused_in_one_line(refused, predictor, call, query, options, word) -> None:
+    """A query is a text, a table, or options of `frame_of` with further columns."""
+    if isinstance(query, dict) and "algorithms" in query:
+        frame = frame_of([CONV], query["algorithms"], **query.get("options", {}))
+        query = frame.assign(**query.get("columns", {}))
     with refused(word):
-        call(predictor, folder)
+        getattr(predictor, call)(query, **options)
 
 
 @cases(__file__)
-def test_invalid_problems_are_refused_in_one_line(refused, predictor: Predictor, problem: object, word: str) -> None:
+def test_bundles_that_do_not_fit_are_refused_in_one_line(refused, folder, name, options, word) -> None:
     with refused(word):
-        predictor.predict(problem)
+        load(name or folder, **options).predict({"n": [1], "c": [1], "h": [1], "k": [1], "r": [1]})
 
 
 def test_a_calibrated_bundle_answers_as_its_model(bundle: Bundle, frame: pd.DataFrame) -> None:
