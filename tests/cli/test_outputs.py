@@ -36,13 +36,14 @@ def test_a_long_training_names_the_model_and_its_option(seer, dataset, tmp_path,
 
 
 def test_the_time_left_follows_the_progress_since_the_line_before(monkeypatch, capsys):
-    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 40.0, 40.0])
+    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 40.0, 40.0, 41.0])
     monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: next(now))
     monkeypatch.setattr("surrogate.cli.datasets.LINE_SECONDS", 5.0)
     with progress_bar("work", "step") as step:
         step(100, 300, "first")
         step(100, 300)
         step(110, 300)
+        step(120, 300)  # printed only every few seconds
     assert capsys.readouterr().err.splitlines() == [
         "work: 100 of 300 steps, first, about 20 s left",
         "work: 100 of 300 steps",

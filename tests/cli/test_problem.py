@@ -13,19 +13,10 @@ from surrogate.features.families import FAMILIES, parse_problem
 from surrogate.prediction.shipped import load
 from tests.known import cases
 
-LINE = "-n 8 -c 64 -H 28 -W 28 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -l 1 -j 1 -m conv -g 1 -F 1 -t 1"
 PROBLEM = "n8c64h28w28k64r3s3p1u1"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["./bin/MIOpenDriver", "conv", *LINE.split()],
-        ["conv", *LINE.split()],
-        [f"MIOpenDriver conv {LINE}"],
-        [LINE.split(" -m")[0]],
-    ],
-)
+@cases(__file__)
 def test_a_line_of_the_miopen_log_is_a_problem(seer, trained, words) -> None:
     """The line may be several words, one quoted word, or only its sizes."""
     found = seer("select", "--bundle", trained, "--gpu", "t4", "--json", *words).succeeded()
@@ -90,7 +81,6 @@ def test_reading_a_table_in_parts_gives_the_same_result(seer, trained, tmp_path,
             "small": pa.array([None if i % 7 else i for i in range(len(table))], pa.int16()),
             "nothing": pa.nulls(len(table), pa.string()),
             "kind": pa.array([("a", "b")[i % 2] for i in range(len(table))]).dictionary_encode(),
-            "list": pa.array([[i] for i in range(len(table))]),
         }
     ).replace_schema_metadata({"seer_surrogate": json.dumps({"schema": 1, "mine": [1]})})
     pq.write_table(columns, tmp_path / "in.parquet", row_group_size=10)

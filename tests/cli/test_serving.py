@@ -3,22 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-COMMAND = (
-    *("serving", "llama-3.1-8b", "--gpu", "h100-sxm", "--input", 256, "--output", 64, "--library", "VLLM"),
-    *("--tensor-parallel", "1,2", "--concurrency", "8,16", "--dtype", "bf16,FP8"),
-)
-KEYS = {
-    *("gpu", "library", "gpus", "tensor_parallel", "pipeline_parallel", "expert_parallel", "dtype", "kv_dtype"),
-    *("concurrency", "ttft_ms", "ttft_low_ms", "ttft_high_ms", "tpot_ms", "tpot_low_ms", "tpot_high_ms"),
-    *("tokens_per_s_per_gpu", "memory_gib", "fits", "bound"),
-}
+from tests.known import known_answers
+
+COMMAND = known_answers(__file__)["command"].split()
 
 
 def test_json_has_every_configuration_and_text_has_the_best(seer: Any, tmp_path: Path) -> None:
     page = tmp_path / "servers.html"
     run = seer(*COMMAND, "--tpot", 30, "--price", "h100-sxm=2.5", "--html", page, "--json").succeeded()
     rows, best = run.json["rows"], run.json["best"]
-    assert all(set(row) >= KEYS for row in rows) and best == rows[0]
+    assert all(set(row) >= {*known_answers(__file__)["keys"]} for row in rows) and best == rows[0]
     found = {(row["dtype"], row["tensor_parallel"], row["concurrency"]) for row in rows}
     assert found >= {("fp8", 2, 16), ("bf16", 1, 8)}
     assert all(row["ttft_low_ms"] < row["ttft_ms"] < row["ttft_high_ms"] for row in rows)
@@ -43,7 +37,6 @@ def test_a_decoding_step_uses_the_deployment_options(seer: Any) -> None:
     balanced = seer(*words, "--tensor-parallel", 8, "--routing", "balanced", "--json").succeeded().json
     default = seer(*words, "--tensor-parallel", 8, "--json").succeeded().json
     assert default["total_us"] < balanced["total_us"]  # 32 tokens do not reach all 256 experts
-    smaller = (
-        seer(*words, "--tensor-parallel", 8, "--kv-dtype", "fp8", "--pipeline-parallel", 2, "--json").succeeded().json
-    )
+    narrow = ("--kv-dtype", "fp8", "--pipeline-parallel", 2)
+    smaller = seer(*words, "--tensor-parallel", 8, *narrow, "--json").succeeded().json
     assert smaller["memory_bytes"] < 0.6 * balanced["memory_bytes"]

@@ -8,8 +8,8 @@ import re
 import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from html.parser import HTMLParser
 from importlib import resources
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +21,11 @@ from surrogate.bundle.train import train
 from surrogate.report.charts import dots
 from surrogate.report.comparison import report_page
 from tests.known import known_answers
-from tests.report.conftest import invented_results
+from tests.report.conftest import HtmlPage, invented_results
 from tests.trace.conftest import trace_json
 
 TABLE = known_answers(__file__)
 NAMES: list[str] = TABLE["names"]
-
-
-class Elements(HTMLParser):
-    """The elements and attributes of a page; a closing tag that closes no element is an error."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open += [] if tag in ("meta", "link", "br", "img", "input", "wbr") else [tag]
-        self.found |= {tag, *(name for name, _ in attrs)}
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def is_clean(text: str) -> bool:
@@ -50,11 +33,11 @@ def is_clean(text: str) -> bool:
     return text.replace("\n", "").replace("\xa0", "").isprintable()
 
 
-def check_page(page: str) -> None:
+def check_page(text: str) -> None:
     """Check that a page holds no injected element and no character for terminals."""
-    elements = Elements(page)
-    assert is_clean(page) and "table" in elements.found and not elements.open
-    assert not elements.found & {"script", "img", "onerror", "iframe"}
+    page = HtmlPage(text)
+    assert is_clean(text) and "table" in page.tags
+    assert not (page.tags | page.attributes) & {"script", "img", "onerror", "iframe"}
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +122,10 @@ def test_a_report_and_its_figures_hold_names_as_text() -> None:
         return [*map(renamed, value)] if isinstance(value, list) else models.get(value, value)
 
     results = renamed(invented_results())
-    results["dataset"]["name"] = "".join(names)
+    results["dataset"] |= {"name": "".join(names), "gpus": names, **dict.fromkeys(names, names)}
+    results["settings"] = {name: {name: name} for name in names}
+    for name, row in zip(cycle(names), results["choice_rows"] + results["time_rows"], strict=False):
+        row["reason"] = name
     check_page(report_page(results, {}, dict.fromkeys(names, "no rows")))
     arrow_names = names[:-1]  # a table of Arrow holds no half of a character
     frame = pd.DataFrame({"model": arrow_names, "gpu": arrow_names[::-1], "x": 1.0})

@@ -10,20 +10,13 @@ from typing import Any
 import click
 import pytest
 
-from surrogate.cli.datasets import progress_bar
 from surrogate.cli.process import Stopped, line_and_status
 from surrogate.features.errors import InputError
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 LIGHT = [["gpus"], ["--help"]]
 FULL = Path("/dev/full")
 DISK_FULL = "seer: standard output or a file: No space left on device\n"
-
-
-def with_note(error: BaseException, note: str) -> BaseException:
-    """Return the error with a note added."""
-    error.add_note(note)
-    return error
 
 
 def _seer(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -74,27 +67,12 @@ def test_a_signal_that_python_drops_is_raised_again(place: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "seer: stopped by SIGTERM\n")
 
 
-@pytest.mark.parametrize(
-    ("error", "line", "status"),
-    [
-        (click.ClickException("a\n  b"), "a b", 2),
-        (InputError("the name a\x1b[31m"), "the name a\\x1b[31m", 2),
-        (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory", 2),
-        (MemoryError(), "the memory is exhausted; give fewer rows, or use a larger machine", 2),
-        (KeyboardInterrupt(), "interrupted", 130),
-        (with_note(KeyboardInterrupt(), "the same command goes on"), "interrupted; the same command goes on", 130),
-        (Stopped(15), "stopped by SIGTERM", 143),
-    ],
-)
-def test_each_error_has_its_line_and_status(error: BaseException, line: str, status: int) -> None:
+ERRORS = {each.__name__: each for each in (click.ClickException, InputError, FileNotFoundError, MemoryError, Stopped)}
+
+
+@cases(__file__)
+def test_each_error_has_its_line_and_status(name: str, values: list[Any], notes: list[str], line: str, status) -> None:
+    error = ERRORS.get(name, KeyboardInterrupt)(*values)
+    for note in notes:
+        error.add_note(note)
     assert line_and_status(error) == (line, status)
-
-
-def test_without_a_terminal_progress_is_printed_every_few_seconds(monkeypatch: Any, capsys: Any) -> None:
-    now = [0.0]
-    monkeypatch.setattr("surrogate.cli.datasets.monotonic", lambda: now[0])
-    with progress_bar("compare", "fit") as step:
-        for done in range(1, 7):
-            now[0] += 4.0
-            step(done, 6, "fold")
-    assert capsys.readouterr().err == "compare: 3 of 6 fits, fold, about 12 s left\ncompare: 6 of 6 fits, fold\n"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from surrogate.collect.cudnn.engines import EngineDevice
 from surrogate.collect.cudnn.graph import OPERATIONS
 from surrogate.collect.cudnn_heuristic import HeuristicDevice, properties_json
 from surrogate.collect.device import DeviceLostError, HeuristicEntry
@@ -18,7 +19,7 @@ from surrogate.features.conv import Conv, parse
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import gpu, gpus
 from surrogate.features.kernels import LIMITS
-from tests.known import cases
+from tests.known import cases, known_answers
 
 PLAIN = ["eng1_k2=1_k3=0", "eng1_k2=3_k3=0", "eng0", "eng2_k2=2_k3=0", "eng3_k2=0", "eng4_k2=0"]
 """The fake's configurations of mode A without tensor cores."""
@@ -53,12 +54,8 @@ def test_a_problem_without_an_engine_has_an_empty_ranking(device, chain):
 
 
 def test_the_ranking_skips_refused_plans_and_marks_deterministic_ones(device):
-    assert device.heuristic(CONV)[1:5] == (
-        HeuristicEntry("eng1_k2=3_k3=0", "ok", workspace_bytes=1024, deterministic=True),
-        HeuristicEntry("eng0", "ok", workspace_bytes=0, deterministic=True),
-        HeuristicEntry("eng2_k2=2_k3=0", "ok", workspace_bytes=1024, deterministic=True),
-        HeuristicEntry("eng3_k2=0", "ok", workspace_bytes=1024, deterministic=False),
-    )
+    expected = [HeuristicEntry(status="ok", **fields) for fields in known_answers(__file__)["entries"]]
+    assert [*device.heuristic(CONV)[1:5]] == expected
 
 
 def test_every_nvidia_gpu_can_be_described():
@@ -76,25 +73,22 @@ def test_an_unsupported_gpu_is_refused_before_the_library_is_loaded(name):
         HeuristicDevice(gpu(name))
 
 
-def test_an_unsuitable_library_is_refused_with_the_remedy(refused, chain):
-    chain.setenv("FAKE_FRONTEND", "device")
-    with refused("cannot describe", "NOT_INITIALIZED", "pip install"):
+@cases(__file__)
+def test_an_unsuitable_library_is_refused_with_the_remedy(refused, chain, variables, words):
+    for name, value in variables.items():
+        chain.setenv(name, value)
+    with refused(*words):
         HeuristicDevice(gpu("h200"))
+
+
+@pytest.mark.parametrize("opened", [lambda: HeuristicDevice(gpu("h200")), EngineDevice])
+def test_an_unusable_frontend_is_refused_with_the_remedy(refused, chain, opened):
     chain.setenv("FAKE_FRONTEND", "other")
     with refused("loaded cuDNN 90000, this process 91002"):
-        HeuristicDevice(gpu("h200"))
-    chain.setenv("FAKE_CUDNN_VERSION", "90100")
-    with refused("cannot rank"):
-        HeuristicDevice(gpu("h200"))
-    chain.setenv("SEER_CUDNN", "no-such-library.so")
-    with refused("pip install 'seer-surrogate[heuristic]'"):
-        HeuristicDevice(gpu("h200"))
-
-
-def test_a_missing_frontend_is_refused_with_the_remedy(refused, chain):
+        opened()
     chain.setitem(sys.modules, "cudnn", None)
     with refused("frontend", "pip install 'seer-surrogate[heuristic]'"):
-        HeuristicDevice(gpu("h200"))
+        opened()
 
 
 def test_an_unsupported_dtype_is_refused(refused, device):
@@ -137,15 +131,17 @@ def test_collect_heuristic_continues_a_log_of_the_same_gpu_only(refused, chain, 
         rank("v100")
 
 
-def test_the_real_library_ranks():
+def ranking_of_the_real_library(name, conv):
     """The library runs in a worker process, because cuDNN 9.10 aborts without a driver."""
-    device = open_ranking("v100")
-    try:
-        ranking = device.heuristic(parse("n32c256h14w14k256r3s3p1u1"))
-    except (InputError, DeviceLostError) as error:
-        pytest.skip(f"no libcudnn here that ranks without a driver: {error}")
-    finally:
-        device.close()
+    with closing(open_ranking(name)) as device:
+        try:
+            return device.heuristic(conv)
+        except (InputError, DeviceLostError) as error:
+            pytest.skip(f"no libcudnn here that ranks without a driver: {error}")
+
+
+def test_the_real_library_ranks():
+    ranking = ranking_of_the_real_library("v100", parse("n32c256h14w14k256r3s3p1u1"))
     if driver().status != "ok" and not any(choice.status == "ok" for choice in ranking):
         pytest.skip("this cuDNN ranks nothing without a driver")
     assert ranking and not any(choice.status != "ok" for choice in ranking)
@@ -157,13 +153,8 @@ def test_the_real_library_ranks():
     assert listed and {name: workspaces[name] for name in listed} == {name: expected[name] for name in listed}
 
 
-@pytest.mark.parametrize(("name", "fewest"), [("h100", 20), ("a100", 20), ("rtx-4090", 20)])
-def test_the_real_library_lists_configurations_for_gpus_of_today(name, fewest):
-    device, conv = open_ranking(name), Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1, dtype="fp16", layout="NHWC")
-    try:
-        listed = device.heuristic(replace(conv, math="tensor_op"))
-    except (InputError, DeviceLostError) as error:
-        pytest.skip(f"no libcudnn here that ranks without a driver: {error}")
-    finally:
-        device.close()
-    assert len({choice.algorithm for choice in listed}) == len(listed) >= fewest
+@pytest.mark.parametrize("name", ["h100", "a100", "rtx-4090"])
+def test_the_real_library_lists_configurations_for_gpus_of_today(name):
+    conv = Conv(n=32, c=256, h=14, k=256, r=3, pad_h=1, dtype="fp16", math="tensor_op", layout="NHWC")
+    listed = ranking_of_the_real_library(name, conv)
+    assert len({choice.algorithm for choice in listed}) == len(listed) >= 20

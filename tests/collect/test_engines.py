@@ -1,7 +1,6 @@
 """Engine configurations on the fake GPU: the device, a run with a limit per problem, the merged table, the command."""
 
 import json
-import sys
 from contextlib import closing
 
 import pytest
@@ -75,15 +74,6 @@ def test_a_problem_that_does_not_fit_fails_with_the_reason(device):
 def test_a_refused_problem_has_no_configuration(device, chain):
     chain.setenv("FAKE_FRONTEND", "graph")
     assert device.candidates(CONV) == () == device.heuristic(CONV)
-
-
-def test_an_unusable_frontend_is_refused_with_the_remedy(refused, chain):
-    chain.setenv("FAKE_FRONTEND", "other")
-    with refused("loaded cuDNN 90000, this process 91002"):
-        EngineDevice()
-    chain.setitem(sys.modules, "cudnn", None)
-    with refused("seer-surrogate[heuristic]"):
-        EngineDevice()
 
 
 @pytest.mark.parametrize(("problem_s", "count"), [(0.0, BENCHMARK_LIMIT), (1e9, LISTED - 2)])

@@ -120,15 +120,7 @@ def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Pr
     assert compared >= 5
 
 
-@pytest.mark.parametrize(
-    ("texts", "settings"),
-    [
-        pytest.param(["n32c256h14k256r3p1", "n1c64h56k64r1"], {"dtype": "fp16"}, id="conv"),
-        pytest.param(["gemm:m4096n4096k4096", "gemm:m1n4096k4096"], {"dtype": "fp8"}, id="gemm"),
-        pytest.param(["attention:b8h32g8d128q2048k2048"], {"kv_dtype": "fp8"}, id="attention"),
-        pytest.param(["embedding_bag:batch512rows1000dim64"], {"variant": "unshared"}, id="embedding"),
-    ],
-)
+@cases(__file__)
 def test_commands_answer_as_the_python_api(seer, tmp_path, texts, settings) -> None:
     """Tested with `select`, `predict`, `predict --data` and `export`; settings are options or columns."""
     predictor = load("h100-sxm")

@@ -1,6 +1,7 @@
 """Fixtures with an invented comparison in the files of `seer compare`; its numbers are random."""
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,44 @@ SIZES = tuple(name for name in SIZE_COLUMNS if name != "groups")
 
 RESULTS = Path(__file__).with_name("results.json")
 """Results with evaluated rows, and with rows that have a reason instead."""
+
+
+VOID = {"meta", "link", "br", "img", "wbr", "input"}
+
+
+class HtmlPage(HTMLParser):
+    """A parser that asserts closed tags and collects ids, links, text, tags and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        values = dict(attrs)
+        self.attributes |= values.keys()
+        self.ids += [values["id"] or ""] if "id" in values else []
+        self.links += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
 
 
 def invented_results() -> dict[str, Any]:

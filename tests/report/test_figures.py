@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from surrogate.report import figures
 from surrogate.report.results import drawn_models
 from surrogate.report.style import looks, time_tick
-from tests.known import known_answers
+from tests.known import cases, known_answers
 
 
 def _times(rows: int = 200, model: str = "stacked-terms") -> pd.DataFrame:
@@ -124,9 +124,7 @@ def test_thirteen_series_and_two_references_all_look_different() -> None:
     assert all(a.colour != b.colour and a.dashes != b.dashes for a, b in near)
 
 
-@pytest.mark.parametrize(
-    ("time_us", "text"), [(0.5, "500 ns"), (10.0, "10 µs"), (1000.0, "1 ms"), (2.5e5, "250 ms"), (1e6, "1 s")]
-)
+@cases(__file__)
 def test_a_time_tick_has_a_suitable_unit(time_us: float, text: str) -> None:
     assert time_tick(time_us) == text
 
@@ -139,9 +137,8 @@ def _predictions(**changes: object) -> pd.DataFrame:
 
 def test_only_usable_rows_of_the_first_seed_count(tmp_path: Path) -> None:
     """Tables use the same rows, including algorithms that the model calls unsupported."""
-    pd.concat([_predictions(**row) for row in known_answers(__file__)["rows"]]).to_parquet(
-        tmp_path / "predictions.parquet"
-    )
+    rows = [_predictions(**row) for row in known_answers(__file__)["rows"]]
+    pd.concat(rows).to_parquet(tmp_path / "predictions.parquet")
     frame = figures.read_predictions(tmp_path, ["m"])
     assert frame.values.tolist() == 2 * [["m", "GEMM", 10.0, 11.0]]
 

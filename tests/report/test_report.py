@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +12,14 @@ import pytest
 from surrogate.report.comparison import report_page, write_report
 from surrogate.report.figures import draw
 from surrogate.report.page import Figure, Section, page
-from tests.report.conftest import write_folder
+from tests.known import cases
+from tests.report.conftest import HtmlPage, write_folder
 
 FIGURES = {"slowdowns.svg", "gpus.svg", "predicted.svg"}
-_VOID = {"meta", "link", "br", "img", "wbr"}
 
 
-class _Page(HTMLParser):
-    """A parser that asserts closed tags and collects ids, links, text and tag names."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.words: list[str] = []
-        self.tags: set[str] = set()
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        values = dict(attrs)
-        self.ids += [values["id"] or ""] if "id" in values else []
-        self.links += [value or "" for key, value in attrs if key in ("href", "src", "xlink:href")]
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in _VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def _page(path: Path) -> _Page:
-    return _Page(path.read_text(encoding="utf-8"))
+def _page(path: Path) -> HtmlPage:
+    return HtmlPage(path.read_text(encoding="utf-8"))
 
 
 def test_the_folder_is_complete_and_the_page_loads_no_other_file(written: Path) -> None:
@@ -80,18 +46,6 @@ def test_figures_take_the_page_colours(written: Path) -> None:
     body = text[text.index("<body>") :]
     assert "var(--ink)" in body and "#1c1d1f" not in body
     assert "#1c1d1f" in (written / "figures" / "gpus.svg").read_text(encoding="utf-8")
-
-
-def test_data_is_escaped_everywhere(tmp_path: Path, results: dict[str, Any]) -> None:
-    evil = "<script>alert('1')</script>\"&"
-    results["dataset"] |= {"name": evil, "gpus": [evil], evil: evil}
-    results["settings"] = {evil: {evil: evil}}
-    for row in results["choice_rows"] + results["time_rows"]:
-        row["reason"] = evil
-        row |= {key: evil for key in list(row) if row[key] in ("stacked-terms", "Tesla T4", "grouped", "GEMM")}
-    page = _Page(report_page(results, *draw(results, tmp_path)))
-    assert "script" not in page.tags
-    assert any(evil in word for word in page.words)
 
 
 @pytest.mark.slow
@@ -158,43 +112,31 @@ def test_results_of_schema_1_can_be_drawn(tmp_path: Path, results: dict[str, Any
     assert "−5.8 [−7.7, −3.9]" in words and "vs SEER" not in words.split("What the figures mean")[1]
 
 
-def _only(results: dict[str, Any], keep: Any) -> dict[str, Any]:
-    parts = {kind: [row for row in results[kind] if keep(row)] for kind in ("choice_rows", "time_rows")}
-    return {**results, **parts}
-
-
-def _nulled(results: dict[str, Any]) -> dict[str, Any]:
-    names = ("model", "split", "stratum", "gpu", "population", "algorithm")
-    for kind in ("choice_rows", "time_rows"):
-        results[kind] = [{k: v if k in names else None for k, v in row.items()} for row in results[kind]]
-    return results
-
-
-@pytest.mark.parametrize(
-    "reduce",
-    [
-        pytest.param(lambda r: _only(r, lambda row: row["model"] == "stacked-terms"), id="one model"),
-        pytest.param(lambda r: _only(r, lambda row: row["gpu"] == "Tesla T4"), id="one gpu, no all"),
-        pytest.param(lambda r: _only(r, lambda row: row["model"] != "cudnn-heuristic"), id="no heuristic"),
-        pytest.param(lambda r: _only(r, lambda row: row["model"] == "oracle"), id="references only"),
-        pytest.param(lambda r: _only(r, lambda row: row["model"] == "seer-paper"), id="nothing evaluated"),
-        pytest.param(lambda r: _only(r, lambda row: False), id="no rows"),
-        pytest.param(_nulled, id="all null"),
-        pytest.param(lambda r: {k: r[k] for k in ("schema", "time_rows", "choice_rows")}, id="no provenance"),
-    ],
-)
-def test_incomplete_results_make_a_page(tmp_path: Path, results: dict[str, Any], reduce: Any) -> None:
-    kept = reduce(results)
-    page = _Page(report_page(kept, *draw(kept, tmp_path)))
+def check_incomplete(results: dict[str, Any], folder: Path) -> None:
+    page = HtmlPage(report_page(results, *draw(results, folder)))
     assert any("What the figures mean" in word for word in page.words)
     assert not any("None" in word or "nan" in word.split() for word in page.words)
+
+
+@cases(__file__)
+def test_a_part_of_the_rows_makes_a_page(tmp_path: Path, results: dict[str, Any], column, values) -> None:
+    parts = {kind: [row for row in results[kind] if row.get(column) in values] for kind in ("choice_rows", "time_rows")}
+    check_incomplete({**results, **parts}, tmp_path)
+
+
+def test_results_without_figures_or_provenance_make_a_page(tmp_path: Path, results: dict[str, Any]) -> None:
+    check_incomplete({kind: results[kind] for kind in ("schema", "time_rows", "choice_rows")}, tmp_path)
+    names = ("model", "split", "stratum", "gpu", "population", "algorithm")
+    for row in results["choice_rows"] + results["time_rows"]:
+        row |= dict.fromkeys(row.keys() - {*names})
+    check_incomplete(results, tmp_path)
 
 
 def test_a_page_has_its_sections_figures_and_answer() -> None:
     figure = Figure("f", '<?xml?><svg width="1" viewBox="0 0 1 1"><path id="a" fill="#1c1d1f"/></svg>', "C <")
     sections = [Section("A & b", ["<p>"], [figure]), Section("empty", [])]
     text = page("<t>", sections, kicker="k", answer="1 %")
-    parsed = _Page(text)
+    parsed = HtmlPage(text)
     assert {"a-b", "figure-f", "f-a"} == set(parsed.ids) and "empty" not in parsed.words
     assert '<svg viewBox="0 0 1 1" role="img" aria-label="C &lt;">' in text and "var(--ink)" in text
     assert "<t>" in parsed.words and "1\u00a0%" in parsed.words

@@ -22,6 +22,7 @@ from surrogate.collect.log import RunLog
 from surrogate.collect.merge import merge_runs
 from surrogate.collect.run import header_for
 from surrogate.features.conv import Conv
+from tests.known import cases, known_answers
 
 
 def program(pairs_file, end_s):
@@ -57,21 +58,11 @@ def test_a_missing_pair_does_not_shift_the_others(profiler, pairs, tmp_path):
     assert all(row.algorithm.lower() in row.kernel_name for row in result.kernels.itertuples())
 
 
-def test_a_failing_profiler_counts_nothing_and_its_message_is_a_note(profiler, pairs, tmp_path):
-    result = counted(counting.NsightCompute(profiler(failing="op_ffma")), pairs, tmp_path)
-    assert result.kernels.empty and result.permitted
-    assert "was not written; exit status 1; ==ERROR== An internal error" in result.notes[0]
-
-
-def test_a_report_without_a_pair_counts_nothing(profiler, pairs, tmp_path):
-    result = counted(counting.NsightCompute(profiler(missing=[*range(6)])), pairs, tmp_path)
-    assert result.kernels.empty and all("has no kernel of a pair" in note for note in result.notes)
-
-
-def test_missing_permission_is_reported_with_the_remedy(profiler, pairs, tmp_path):
-    result = counted(counting.NsightCompute(profiler(denied=True)), pairs, tmp_path)
-    assert not result.permitted and result.kernels.empty
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0] and "CAP_SYS_ADMIN" in result.notes[0]
+@cases(__file__)
+def test_a_failing_profiler_counts_nothing_and_notes_say_why(profiler, pairs, tmp_path, fault, permitted, words):
+    result = counted(counting.NsightCompute(profiler(**fault)), pairs, tmp_path)
+    assert result.kernels.empty and result.permitted is permitted and result.notes
+    assert all(word in note for word in words for note in result.notes)
 
 
 @pytest.fixture
@@ -217,14 +208,9 @@ def test_stratified_returns_a_subset_of_the_requested_size(count, seed):
 
 
 def test_measured_pairs_skips_failed_measurements():
-    key = "n1c8h28w28k32r3s3p0u1 fp32 fma NCHW fwd"
-    records = [
-        {"kind": "problem", "problem": f"{key} #0"},
-        {"kind": "measure", "problem": f"{key} #0", "algorithm": "GEMM", "result": {"status": "ok"}},
-        {"kind": "measure", "problem": f"{key} #1", "algorithm": "GEMM", "result": {"status": "ok"}},
-        {"kind": "measure", "problem": f"{key} #0", "algorithm": "FFT", "result": {"status": "failed"}},
+    assert counting.measured_pairs(known_answers(__file__)["records"]) == [
+        counting.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")
     ]
-    assert counting.measured_pairs(records) == [counting.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
 
 
 def test_written_pairs_read_back(tmp_path):

@@ -1,6 +1,8 @@
 """A fake of NVML's binding (nvidia-ml-py); FAKE_GPU=none has no driver, and a fault "clock" throttles the GPU."""
 
 import os
+import tomllib
+from pathlib import Path
 
 from cuda_runtime import LIBRARY
 
@@ -13,17 +15,7 @@ class NVMLError(Exception):
 
 
 _CLOCKS = {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 2619}
-_ANSWERS: dict[str, object] = {
-    "nvmlInit": None,
-    "nvmlShutdown": None,
-    "nvmlDeviceGetHandleByPciBusId": object(),
-    "nvmlSystemGetDriverVersion": "575.57.08",
-    "nvmlDeviceGetTemperature": 41,
-    "nvmlDeviceGetPowerUsage": 312_000,
-    **dict.fromkeys((f"nvmlDeviceGetPowerManagement{name}Limit" for name in ("", "Default")), 700_000),
-}
-_ANSWERS |= {"nvmlDeviceGetEccMode": [1, 1], "nvmlDeviceGetMigMode": [0, 0]}
-_ANSWERS |= {"nvmlDeviceGetMPSComputeRunningProcesses": [], "nvmlDeviceGetComputeRunningProcesses": [object()]}
+_ANSWERS: dict[str, object] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """The answer of each function; the only process is this one."""
 
 
