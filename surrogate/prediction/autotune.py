@@ -168,7 +168,7 @@ class AutotuneResult:
     tried: tuple[Attempt, ...]
     cost_ms: float
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         return asdict(self) | {"tried": list(map(asdict, self.tried))}
 
