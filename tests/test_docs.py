@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,7 +88,7 @@ def parse(words: list[str]) -> None:
         command.make_context("seer", list(rest), parent=click.Context(seer, **seer.context_settings))
     elif words[:2] == ["python", "-c"]:
         check_imports(words[2])
-    elif words[:2] == ["python", "-m"]:
+    elif words[:2] == ["python", "-m"] and (find_spec("torch") or "torch" not in words[2]):
         module = importlib.import_module(words[2])
         found = (value for value in vars(module).values() if isinstance(value, click.Command))
         scripts = [script for script in found if script.callback and script.callback.__module__ == module.__name__]
