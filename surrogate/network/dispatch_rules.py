@@ -500,13 +500,13 @@ def elementwise(call: Call, kind: str) -> Layers:
         problem = operators.cast(prod(call.required_output_shape()), source.dtype, target)
         yield call.layer(replace(problem, reads=-(-problem.reads // source.values_per_byte)))
         return
-    named = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"}
-    tensors = list(named.values())
+    by_argument = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor) and name != "out"}
+    tensors = list(by_argument.values())
     reads = [tensor.shape for tensor in tensors if tensor.shape is not None]
     require(reads and len(reads) == len(tensors), "shape unknown" if tensors else "shapes of its tensors")
     if kind in POINTWISE_CLASSES and call.op != "Sum":  # without masks, small bounds and a trace's tensor of out=
         count, size = POINTWISE_CLASSES[kind].ACCESSES - 1, call.output_shape
-        further = list(named.items())[count:]
+        further = list(by_argument.items())[count:]
         bounds = [
             x for name, x in further if DTYPES[x.dtype] > 1 and x.shape == size and not name.startswith("argument ")
         ]
