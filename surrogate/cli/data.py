@@ -133,7 +133,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
 
 @click.command()
 @click.argument("path", type=PATH)
-@option("--name", "The kernel's name.  [default: the file's]", default="")
+@option("--name", "The kernel's name.  [default: the file's]", default="", show_default=False)
 @option("--sizes", "Columns that are numbers of a problem.  [default: guessed]", metavar="A,B")
 @option("--parameters", "Columns that are tuned.  [default: guessed]", metavar="A,B")
 @option("--settings", "Columns that are texts of a problem, as dtype.", metavar="A,B")

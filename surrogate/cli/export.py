@@ -58,6 +58,7 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     from surrogate.prediction.export_function import LEAVES, TOP, export_function
     from surrogate.prediction.results import Limits
 
+    shared.refuse_input(output, problems)
     form, leaves, top = options["form"], options["leaves"], options["top"]
     if (leaves is not None and form not in FUNCTIONS) or (top is not None and form != "triton"):
         raise InputError("--leaves needs --as python or triton, --top needs triton; leave them out for a lookup")

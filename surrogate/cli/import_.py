@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from surrogate.cli import options as shared
 from surrogate.cli.options import COUNT, HELP, PATH, WordChoice, echo, option, output_option, print_written
 from surrogate.features import InputError
 from surrogate.formats import FORMATS
@@ -50,6 +51,7 @@ def command(
         return
     if output is None:
         raise InputError("no output given; give the dataset to write with -o DATA.parquet")
+    shared.refuse_input(output, *paths)
     if gpu:
         options |= {"gpus": gpu} if "gpus" in chosen.parameters else {"gpu": gpu[-1]}
     with progress_bar(chosen.name, "byte", unit_scale=True, disable=quiet or None) as step:

@@ -369,6 +369,12 @@ def output_option(text: str, required: bool = True, kind: DataPath = OUT) -> Cal
     return option("-o --output", text, kind, required=required)
 
 
+def refuse_input(output: Path, *inputs: Path) -> None:
+    """Raise `InputError` if the output would replace an input by a file of another kind."""
+    if output.is_file() and any(path.exists() and path.samefile(output) for path in inputs):
+        raise InputError(f"{output} is also the input, which would be lost; give another name for the output")
+
+
 def print_written(output: Path, text: str) -> None:
     """Print a line about the written output. If the output is standard output, the line goes to standard error."""
     echo(*text.split("\n"), err=output == STDOUT)

@@ -1,7 +1,9 @@
 """``seer``, ``seer gpus`` and ``seer data`` through the entry point."""
 
+import shutil
 import tomllib
 from importlib import resources
+from pathlib import Path
 
 import pandas as pd
 
@@ -51,3 +53,10 @@ def test_data_merge_keeps_every_row_once(seer, table, tmp_path):
     assert len(pd.read_parquet(tmp_path / "m.parquet")) == len(table)
     mixed = seer("data", "merge", tmp_path / "a.parquet", "run.jsonl", "-o", tmp_path / "n.parquet")
     assert mixed.code == 2 and not (tmp_path / "n.parquet").exists()
+
+
+def test_import_does_not_replace_its_input(seer, tmp_path):
+    sample = Path(__file__).parents[1] / "formats" / "samples" / "nvprof_trace.csv"
+    path = shutil.copy(sample, tmp_path)
+    assert seer("import", "nvprof", path, "--gpu", "t4", "-o", path).is_refusal("is also the input")
+    assert Path(path).read_bytes() == sample.read_bytes()
