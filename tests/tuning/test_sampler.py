@@ -19,7 +19,6 @@ from tests.known import cases
 from tests.tuning.made_up import PARAMETERS, VALUES
 from tests.tuning.test_tuner import GPU, problem, truth
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
 TIMES_US = truth()
 BEST_US = np.nanmin(list(TIMES_US.values()))
 VALUE_OF: dict[str, Callable[[float], float]] = {
@@ -29,6 +28,11 @@ VALUE_OF: dict[str, Callable[[float], float]] = {
     "log": lambda time_us: math.log(time_us / (1.3 * BEST_US)),
     "inverse": lambda time_us: 1 / time_us if time_us < 2 * BEST_US else -math.inf,
 }
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_optuna() -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # searches of settings in the same process show errors only
 
 
 @pytest.fixture
