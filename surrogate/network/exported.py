@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
-from math import isfinite, prod
+from math import isfinite, nan, prod
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +206,13 @@ def _module(stack: str) -> str:
 
 def evaluate_size(text: str, values: Mapping[str, int]) -> int:
     """Return the value of an expression. Raises `InputError` for anything but integer arithmetic."""
-    formula = ElementwiseFormula.parse(_SYMBOL.sub(r"\1", text), "size", values, _FUNCTIONS)
-    value = formula.value(values)
+    try:
+        value = ElementwiseFormula.parse(_SYMBOL.sub(r"\1", text), "size", values, _FUNCTIONS).value(values)
+    except InputError:
+        value = nan
     if not isfinite(value):
-        raise InputError(f"size {text[:80]!r} is no number; export with fixed sizes")
+        message = f"size {text[:80]!r} is not integer arithmetic on known symbols; export with fixed sizes"
+        raise InputError(message)
     return int(value)
 
 
