@@ -14,8 +14,6 @@ from surrogate.features.families import NetworkProblem
 from surrogate.features.problem import LAYOUTS, MATHS
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from surrogate.features.conv import Conv
 
 TEXTS = read_toml(__file__)
@@ -111,18 +109,19 @@ class ReadOptions:
 DEFAULTS = ReadOptions()
 
 
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 
 def with_fields(options: T, changes: Mapping[str, Any], *other_names: str, allowed: Collection[str] = ()) -> T:
-    """Return ``options`` with the fields in ``changes``; a change to None keeps the field.
+    """Return the dataclass ``options`` with the fields in ``changes``; a change to None keeps the field.
 
     Raises `InputError` for a name that is not in ``allowed`` (by default all fields). The message lists these names and
     ``other_names``.
     """
+    instance = cast(Any, options)
     for name in changes:
-        check_choice("parameter", name, (*other_names, *(allowed or (each.name for each in fields(options)))))
-    return replace(options, **{name: value for name, value in changes.items() if value is not None})
+        check_choice("parameter", name, (*other_names, *(allowed or (each.name for each in fields(instance)))))
+    return replace(instance, **{name: value for name, value in changes.items() if value is not None})
 
 
 def refuse(refusals: Mapping[str, object], /, **fields: object) -> None:
