@@ -245,13 +245,13 @@ class Family(ABC, Generic[P]):
         return ""
 
     def default_math(self, dtype: str, gpu: Gpu | None = None) -> str:
-        """Return PyTorch's default math type: tensor cores for half precision if the GPU has them.
+        """Return PyTorch's default math type: tensor cores for half precision and int8 if the GPU has them.
 
         If ``gpu`` is None, tensor cores for half precision are assumed and optional units (TF32) are not.
         """
         units: dict[str, float] = dict.fromkeys(HALF, 1.0)
         if gpu is not None:
-            units = {"fp16": gpu.fp16_tensor_tflops, "bf16": gpu.bf16_tensor_tflops}
+            units = {"fp16": gpu.fp16_tensor_tflops, "bf16": gpu.bf16_tensor_tflops, "int8": gpu.int8_tensor_tflops}
         return "tensor_op" if units.get(dtype) else "fma"
 
     def has_tensor_kernels(self, mechanism: str) -> bool:

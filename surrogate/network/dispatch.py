@@ -155,7 +155,8 @@ def estimated_work(call: Call) -> Work:
         return Work(found[0], moved_bytes)
     if call.op in ESTIMATES["experts"]:
         return Work(_expert_flops(call, matrices[0]), moved_bytes)
-    return Work(_arithmetic(call.op, matrices, shapes[-1], shapes), moved_bytes)
+    result = max(shapes[len(shapes) - len(call.outputs) :], key=prod, default=shapes[-1])  # others hold pivots, say
+    return Work(_arithmetic(call.op, matrices, result, shapes), moved_bytes)
 
 
 def _expert_flops(call: Call, tokens: Shape) -> float:

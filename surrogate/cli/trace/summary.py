@@ -97,7 +97,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
         shared.show([facts], out.form, json_value={"summary": facts, "steps": steps, **listed, **advice})
         return
     if head := tables.headline(facts):
-        shared.echo(head, "")
+        shared.echo(*head.split("\n"), "")
     has_device = len(profiled.trace.activities) > 0
     values = {key: value for key, value in facts.items() if key not in ("bound", "notes") and (has_device or value)}
     figures = tuple(
