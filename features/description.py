@@ -264,7 +264,9 @@ def _check_values(where: str, values: Sequence[Value]) -> None:
         raise InputError(f"{where} has a value twice; give each once")
     for value in values:
         if isinstance(value, str) and _FORBIDDEN.search(value):
-            raise InputError(f"{where} has the value {value!r}; a text cannot hold a comma, =, | or a line break")
+            raise InputError(
+                f"{where} has the value {value!r}; a text cannot hold a comma, =, | or a control character"
+            )
         if not isinstance(value, str) and not abs(value) <= MAX_EXACT:
             raise InputError(f"{where} has the value {_short(value)}; give numbers from -{MAX_EXACT} to {MAX_EXACT}")
 

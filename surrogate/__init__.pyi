@@ -4,6 +4,7 @@ from . import formats as formats
 from . import models as models
 from . import network as network
 from . import trace as trace
+from . import tuning as tuning
 from .bundle.bundle import Bundle as Bundle
 from .bundle.bundle import save as save
 from .bundle.train import train as train

@@ -17,7 +17,7 @@ NAMES = {
 }
 PACKAGES = ("models", "network", "trace", "tuning")
 """Packages with public names of their own."""
-SUBPACKAGES = ("formats", "models", "network", "trace")
+SUBPACKAGES = ("formats", "models", "network", "trace", "tuning")
 """Packages that are attributes of ``surrogate`` after ``import surrogate``."""
 
 

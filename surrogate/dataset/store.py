@@ -11,7 +11,7 @@ import pandas as pd
 from surrogate.dataset import problems
 from surrogate.dataset.checks import Violation, check_formulas, find_violations, normalise
 from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS
-from surrogate.dataset.described import Kernel, described_frame, merge_descriptions, merge_repeats
+from surrogate.dataset.described import Kernel, KernelOptions, described_frame, merge_descriptions, merge_repeats
 from surrogate.dataset.files import STDOUT
 from surrogate.dataset.tables import devices_in, read_table, table_writer, write_table
 from surrogate.features.description import Description, description_of
@@ -66,7 +66,9 @@ class Dataset:
         return replace(self, frame=frame.reset_index(drop=True))
 
 
-def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Kernel | None = None) -> Dataset:
+def read_dataset(
+    path: str | Path, *, candidates: str | None = None, kernel: Kernel | str | Path | None = None
+) -> Dataset:
     """Read, normalise and check a dataset.
 
     Parameters
@@ -75,8 +77,9 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
         A parquet, CSV or JSON file.
     candidates : {"all", "listed"}, optional
         Overrides the file's metadata. Without both, the default is ``all``, and ``listed`` for a described kernel.
-    kernel : Description or KernelColumns, optional
-        The described kernel of all rows. The default is the kernel in the file's metadata, if there is one.
+    kernel : Description, KernelColumns, str or Path, optional
+        The described kernel of all rows, or the path of its description. The default is the kernel in the file's
+        metadata, if there is one.
 
     Returns
     -------
@@ -88,7 +91,7 @@ def read_dataset(path: str | Path, *, candidates: str | None = None, kernel: Ker
         If the file cannot be read, or with its first violation and the number of violations.
     """
     frame, metadata = read_table(path)
-    data = _dataset(frame, path, metadata, kernel)
+    data = _dataset(frame, path, metadata, KernelOptions(kernel).description_or_columns)
     listing = candidates or metadata.get("candidates", data.candidates)
     check_choice(f"{path}: candidates", listing, CANDIDATES)
     kernels_file = kernels_path(path)

@@ -23,6 +23,7 @@ from surrogate.dataset.described import described_frame
 from surrogate.dataset.files import atomic_path
 from surrogate.dataset.problems import families_of
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
+from surrogate.features.description import Description
 from surrogate.features.errors import InputError, check_choice, read_toml
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models.json_types import from_json_types, to_json_types
@@ -300,6 +301,8 @@ def _checked_rows(table: pd.DataFrame, reset: bool) -> Rows:
     name = f"X ({table.shape[0]} sample(s), {table.shape[1]} feature(s))"
     added = {"time_us": np.nan, "status": "failed"} if "time_us" not in table or not reset else {}
     table, description = table.assign(**added), table.attrs.get("description")
+    if not isinstance(description, Description | None):
+        raise InputError(f"the description in X.attrs is a {type(description).__name__}; give a Dataset's description")
     family = FAMILIES.from_description(description) if description else None
     try:
         frame = described_frame(table, description, name) if description else normalise(table, name)

@@ -64,6 +64,13 @@ class OwnModel(TimeModel):
         return rows.roofline_us
 
 
+def with_description(frame: pd.DataFrame, description: object) -> pd.DataFrame:
+    """Return a copy of the table whose kernel has the description."""
+    copy = frame.copy()
+    copy.attrs["description"] = description
+    return copy
+
+
 def test_limits_of_other_models_do_not_hold_for_an_own_model(measured: Any) -> None:
     assert {*OwnModel().get_params()} <= {name for limits in SETTING_LIMITS.values() for name in limits}
     frame, time_us = measured
@@ -89,6 +96,7 @@ def test_limits_of_other_models_do_not_hold_for_an_own_model(measured: Any) -> N
         (lambda x, y: (x.set_axis(["m", *x.columns[:-1]], axis=1), y), "two columns m"),
         (lambda x, y: (x.drop(columns="gpu"), y), "gpu"),
         (lambda x, y: (x, None), "y is None"),
+        (lambda x, y: (with_description(x, "tiny.toml"), y), "a str"),
     ],
 )
 def test_wrong_table_or_times_are_refused(refused: Any, measured: Any, change: Callable[..., Any], words: str) -> None:

@@ -207,4 +207,5 @@ def test_the_work_of_unsupported_operators_is_estimated(
     tensors = [*map(Tensor, sizes), Tensor(result)]
     call = Call(op, dict(zip("abcd", tensors[:-1], strict=False)), tuple(tensors[-1:]))
     assert estimated_work(call) == (flops, 4 * sum(prod(tensor.shape or ()) for tensor in tensors))
+    assert estimated_work(replace(call, outputs=(*call.outputs, Tensor(())))).flops == flops  # such as a status
     assert all(map(isnan, estimated_work(replace(call, outputs=(Tensor(None),)))))

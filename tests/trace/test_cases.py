@@ -38,6 +38,7 @@ def test_a_trace_of_a_once_misread_kind_has_its_right_answer(
     printed = seer(command, path, *options)
     text = " ".join((printed.out + printed.err).split())
     assert printed.code == status, text
+    assert "\\n" not in text
     assert [word for word in present if word not in text] + [word for word in absent if word in text] == [], text
     if right:
         answer = seer(command, path, *options, "--json").succeeded().json

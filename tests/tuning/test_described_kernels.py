@@ -158,6 +158,8 @@ def test_a_file_named_like_a_family_gets_another_kernel_name(tmp_path: Path) -> 
     path = tmp_path / "gemm.parquet"
     times(SHAPES[:2]).to_parquet(path)
     description = read_dataset(path, kernel=KernelColumns(PARAMETERS, ("m", "n"))).description
+    (tmp_path / "k.toml").write_text(description.to_toml() if description else "", encoding="utf-8")
+    assert read_dataset(path, kernel=tmp_path / "k.toml").description == description
     assert description and (description.name, FAMILIES["gemm"].name) == ("gemm_kernel", "gemm")
 
 
