@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
@@ -79,21 +80,11 @@ def chosen(only: str) -> list[str]:
     return [name for name in NAMES if not requested or name in requested]
 
 
-def run_all(names: list[str], options: list[str], jobs: int) -> list[Finished]:
-    """Run ``jobs`` processes at a time; return the results in the order of ``names``. A terminal shows a progress bar.
-
-    The experiments of `ALONE` run after the others.
-    """
-    from tqdm import tqdm
-
-    finished = []
-    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(names), unit="experiment", disable=None) as bar:
+def run_all(names: list[str], options: list[str], jobs: int) -> Iterator[Finished]:
+    """Run ``jobs`` processes at a time; yield the results in order. The experiments of `ALONE` run after the others."""
+    with ThreadPoolExecutor(jobs) as pool:
         for together in ([name for name in names if name not in ALONE], *([name] for name in names if name in ALONE)):
-            for done in pool.map(_run_one, together, repeat(options)):  # an interrupt cancels waiting processes
-                finished.append(done)
-                bar.set_postfix_str(done.name, refresh=False)
-                bar.update()
-    return sorted(finished, key=lambda done: names.index(done.name))
+            yield from pool.map(_run_one, together, repeat(options))  # an interrupt cancels waiting processes
 
 
 def _run_one(name: str, options: list[str]) -> Finished:

@@ -6,12 +6,10 @@ kernel-tuner``). Run nothing else at the same time.
 
 Each pass times everything once in its own random order. So a disturbance of the machine affects random rows, and the
 median over passes removes it. Kernels run on one thread. With one thread per core, they would compete with the process
-that waits for them. Finished passes are stored in FILE.jsonl, compiled kernels in FILE.pocl.
+that waits for them. Compiled kernels are stored in FILE.pocl.
 """
 
-import json
 import os
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +35,7 @@ POCL = "Portable Computing Language"
 INSTALL = "pip install pyopencl pocl-binary-distribution kernel-tuner"
 LAUNCHES = 3
 """Launches per configuration and pass. The minimum counts, because the first launch finds other data in the caches."""
+SHAPES = 48
 MIN_SIZE, MAX_SIZE, MIN_WORK, MAX_WORK = 16, 700, 1_500_000, 40_000_000
 """Bounds of m, n and k, and of their product."""
 
@@ -176,61 +175,18 @@ class Bench:
         return self._device.create_kernel_instance(self._source, options, values, False)
 
 
-def read_passes(log: Path, header: dict[str, Any], resume: bool) -> list[dict[str, Any]]:
-    """Return the finished passes of an earlier run.
-
-    Raises `InputError` if its header differs, or without ``resume``.
-    """
-    if not log.exists():
-        log.write_text(json.dumps(header) + "\n")
-        return []
-    if not resume:
-        raise InputError(f"{log}: the file has passes of an earlier run; continue with --resume, or remove the file")
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-    if lines[:1] != [header]:
-        raise InputError(
-            f"{log}: the file is for another device, kernel or shapes; remove it, or write to another file"
-        )
-    return lines[1:]
-
-
-def measure(
-    path: Path,
-    shapes: Sequence[Shape],
-    space: Sequence[Configuration],
-    passes: int,
-    minutes: float = np.inf,
-    resume: bool = False,
-) -> pd.DataFrame:
-    """Measure and write the table at ``path``.
-
-    After the first pass, no pass begins that would end after ``minutes``.
-    """
+def measure(path: Path, shapes: Sequence[Shape], space: Sequence[Configuration], passes: int) -> pd.DataFrame:
+    """Measure and write the table at ``path``."""
     require_writable(path)
-    start_s = time.monotonic()
     cache = path.with_suffix(".pocl").absolute()
     os.environ |= {"POCL_CACHE_DIR": str(cache), "POCL_MAX_PTHREAD_COUNT": "1"}  # PoCL reads them when it is loaded
     bench = Bench(space)
-    header = {"gpu": bench.name, "origin": bench.origin, "launches": LAUNCHES, "shapes": shapes, "space": space}
-    log = path.with_suffix(".jsonl")
-    done = read_passes(log, json.loads(json.dumps(header)), resume)
     bench.allocate(RAGGED)
     for number in tqdm(range(len(space)), "compiling", disable=None, leave=False):
         bench.compile(number)
     click.echo(f"compiled; {len(bench.failures)} of {len(space)} configurations failed", err=True)
-    pass_s = 0.0
-    while len(done) < passes and (not done or time.monotonic() - start_s + pass_s <= 60.0 * minutes):
-        pass_start_s = time.monotonic()
-        times = one_pass(bench, shapes, len(done))
-        rows = [[None if time_us != time_us else round(time_us, 3) for time_us in row] for row in times.tolist()]
-        done.append({"times_us": rows, "failures": dict(bench.failures)})
-        with log.open("a") as file:
-            file.write(json.dumps(done[-1]) + "\n")
-        pass_s = time.monotonic() - pass_start_s
-        click.echo(f"pass {len(done)} of {passes}: {pass_s:.0f} s", err=True)
-    times = np.array([each["times_us"] for each in done], dtype=float)
-    failures = {int(number): reason for each in done for number, reason in each["failures"].items()}
-    frame = table_of(bench.name, shapes, space, times, failures)
+    times = np.round([one_pass(bench, shapes, number) for number in range(passes)], 3)
+    frame = table_of(bench.name, shapes, space, times, bench.failures)
     metadata = {"schema": SCHEMA_VERSION, "candidates": "all", "origin": bench.origin}
     write_table(frame, path, {**metadata, "kernel": KERNEL.to_dict(), "noise": noise_of(times)})
     return frame
@@ -284,16 +240,13 @@ def noise_of(times: np.ndarray) -> float:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The table to write, parquet.")
-@click.option("--shapes", default=48, show_default=True, type=click.IntRange(min=1))
 @click.option("--passes", default=9, show_default=True, type=click.IntRange(min=1))
-@click.option("--minutes", default=np.inf, help="Begin no pass that would end after this time.")
-@click.option("--resume", is_flag=True, help="Continue after the finished passes of an earlier run.")
-def main(output: Path, shapes: int, passes: int, minutes: float, resume: bool) -> None:
+def main(output: Path, passes: int) -> None:
     """Measure a matrix product in OpenCL on this CPU: all configurations on all shapes."""
     space = configurations(KERNEL)
     with in_one_line("cpu_kernel"):
-        frame = measure(output, drawn_shapes(shapes), space, passes, minutes, resume)
-    click.echo(f"{output}: {len(frame):,} rows of {shapes} shapes and {len(space)} configurations")
+        frame = measure(output, drawn_shapes(SHAPES), space, passes)
+    click.echo(f"{output}: {len(frame):,} rows of {SHAPES} shapes and {len(space)} configurations")
 
 
 if __name__ == "__main__":

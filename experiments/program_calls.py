@@ -5,11 +5,11 @@ writes the table. ``old`` is the folder ``KernelBench`` of a checkout from befor
 checkout. The programs' code is executed. The script needs torch, and einops for four programs, but no GPU.
 """
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import click
@@ -22,16 +22,6 @@ from surrogate.network.network import ReadOptions
 from surrogate.network.torch_recording import Arguments, record_calls
 
 
-def program(path: Path) -> Any:
-    """Return the module of a program. Its file name need not be an identifier."""
-    spec = importlib.util.spec_from_file_location("program", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def calls_of(path: Path) -> list[Call]:
     """Return the ATen calls of a program's forward pass as its harness runs it: in training mode, without gradients.
 
@@ -39,11 +29,11 @@ def calls_of(path: Path) -> list[Call]:
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    source = program(path)
+    source = run_path(str(path))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    model = _built(source.Model, source.get_init_inputs(), fake)
+    model = _built(source["Model"], source["get_init_inputs"](), fake)
     with fake:
-        recorded = record_calls(model, Arguments(tuple(source.get_inputs()), {}), ReadOptions())
+        recorded = record_calls(model, Arguments(tuple(source["get_inputs"]()), {}), ReadOptions())
     return [replace(call, name="") for call in recorded.forward]
 
 

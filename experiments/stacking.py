@@ -5,18 +5,14 @@ and trees that correct SEER's times. The default was chosen on MI210's shapes, a
 table, `distilled-terms` is judged, too, also on held-out GPUs. It is fitted to the stack's answers and is shipped.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import Predictions, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources
-from experiments.verdicts import counted_rows, percent, ratio
-from surrogate.dataset.problems import evaluation_rows
-from surrogate.evaluation.judge import time_errors
-from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, pick_by_heuristic, pick_by_times
+from experiments.verdicts import judged_picks, percent, ratio, time_verdicts
+from surrogate.evaluation.scorecard import choice_rows
 from surrogate.models import TimeModel, model_frame
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.distilled import DistilledTerms
@@ -34,6 +30,7 @@ SPLITS = {"shape": "", "gpu": ", GPU left out"}
 LEFT_OUT = (TREES, DEFAULT, SHIPPED)
 """Models that are judged on held-out GPUs."""
 ONE_WEIGHT, BY_MECHANISM = "trees + SEER, one weight", "trees + SEER, a weight per mechanism"
+ERRORS, SLOWDOWNS = ("median_error_pct", "p90_error_pct"), ("slowdown_macro", "ci_low", "ci_high")
 CHANGE = ("change_low_pct", "slowdown_change_pct", "change_high_pct")
 POOLED, APART = 1e9, 0.0
 """Number of shapes with the weight of all rows: for one common weight, and for separate weights."""
@@ -83,41 +80,15 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
 
 def verdict(predictions: Predictions) -> pd.DataFrame:
     """Return errors and slowdowns on ungrouped problems, and the paired change against the trees, of each variant."""
-    rows = predictions.rows
-    family = rows.family
-    counted = counted_rows(predictions, family.in_grouping(rows.stratum, family.primary))
-    errors = {name: time_errors(times[counted], rows.time_us[counted]) for name, times in predictions.time_us.items()}
-    index = np.flatnonzero(evaluation_rows(rows.frame, family, predictions.candidates) & predictions.tested)
-    judged = EvaluationSet.of(rows.take(index))
-    allowed = predictions.allowed[index]
-    picks = {name: [pick_by_times(judged, times[index], allowed)] for name, times in predictions.time_us.items()}
-    picks[judged.heuristic] = [pick_by_heuristic(judged)]
-    choices = {row["model"]: row for row in choice_rows(judged, picks, {}) if _is_primary(row, family.primary)}
-    records = []
-    for name, error in errors.items():
-        row = choices[name]
-        low, middle, high = (100 * float(value) for value in row["paired_vs_trees"])  # type: ignore[union-attr]
-        records.append(
-            {
-                "model": name,
-                "shapes": row["shapes"],
-                "problems": row["n"],
-                "rows": error.n,
-                "median_error_pct": 100 * error.median_ape,
-                "p90_error_pct": 100 * error.p90_ape,
-                "slowdown_macro": row["slowdown_macro"],
-                "ci_low": row["ci_low"],
-                "ci_high": row["ci_high"],
-                "slowdown_change_pct": middle,
-                "change_low_pct": low,
-                "change_high_pct": high,
-            }
-        )
-    return pd.DataFrame(records)
-
-
-def _is_primary(row: Mapping[str, object], primary: str) -> bool:
-    return (row["stratum"], row["gpu"]) == (primary, "all")
+    rows, family = predictions.rows, predictions.rows.family
+    errors = time_verdicts(predictions, family.in_grouping(rows.stratum, family.primary))
+    evaluated = judged_picks(predictions)
+    assert evaluated is not None, "both sources have problems"
+    choices = pd.DataFrame(choice_rows(evaluated[0], evaluated[1], {})).rename(columns={"n": "problems"})
+    choices = choices[(choices["stratum"] == family.primary) & (choices["gpu"] == "all")].reset_index(drop=True)
+    choices[[*CHANGE]] = 100 * np.array(choices["paired_vs_trees"].tolist())
+    table = choices.merge(errors.drop(columns="shapes").rename(columns={"n": "rows"}), on="model")
+    return table[["model", "shapes", "problems", "rows", *ERRORS, *SLOWDOWNS, *CHANGE]]
 
 
 def answer(table: pd.DataFrame) -> str:

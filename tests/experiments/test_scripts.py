@@ -17,33 +17,33 @@ from surrogate.bundle.bundle import load
 def test_a_script_reports_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The script prints one line on standard error and writes no file."""
     with pytest.raises(SystemExit) as ended:
-        run_script(experiment("small_to_large"), ["--quick", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
+        run_script(experiment("training_mpt"), ["--quick", "--data", str(tmp_path / "none"), "--out", str(tmp_path)])
     assert ended.value.code == 1
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith("small_to_large: skipped")
+    assert output.err.startswith("training_mpt: skipped")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_writes_its_table_and_prints_its_answer(sources, tmp_path, effort, capsys):
+def test_a_script_writes_its_table_and_prints_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        run_script(experiment("small_to_large"), ["--quick", "--data", str(sources.folder), "--out", str(tmp_path)])
+        run_script(experiment("training_mpt"), ["--quick", "--out", str(tmp_path)])
     assert ended.value.code == 0
-    for name in ("tables/small_to_large.csv", "figures/small_to_large.svg"):
+    for name in ("tables/training_mpt.csv", "figures/training_mpt.svg"):
         assert (tmp_path / name).is_file(), name
-    assert capsys.readouterr().out.startswith("Median error — cuDNN 7, > 64× the largest trained: ")
+    assert capsys.readouterr().out.startswith("sizes fitted, ")
 
 
 @pytest.mark.slow
 def test_all_runs_each_experiment_in_a_process_and_writes_the_page(sources: Sources, tmp_path: Path) -> None:
     """The row contains the command without the folders of this test."""
     (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
-    options = ["--quick", "--only", "small_to_large", "--data", str(sources.folder), "--out", str(tmp_path)]
+    options = ["--quick", "--only", "training_mpt", "--data", str(sources.folder), "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, options)
     assert done.exit_code == 0, done.output
     page = (tmp_path / "README.md").read_text()
-    assert "`python -m experiments.small_to_large --quick`" in page
-    assert "[small_to_large.svg](figures/small_to_large.svg)" in page
+    assert "`python -m experiments.training_mpt --quick`" in page
+    assert "[training_mpt.svg](figures/training_mpt.svg)" in page
     assert str(tmp_path) not in page
 
 
@@ -58,11 +58,11 @@ def test_another_dataset_is_relative_to_the_caller_and_named_in_the_row(sources,
 
     monkeypatch.setattr(everything, "_run_one", run_one)
     monkeypatch.chdir(sources.folder)
-    words = ["--only", "small_to_large", "--use", "cudnn=mine.parquet", "--out", str(tmp_path)]
+    words = ["--only", "training_mpt", "--use", "cudnn=mine.parquet", "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, words)
     assert done.exit_code == 0, done.output
     assert f"cudnn={sources.folder / 'mine.parquet'}" in received[0]
-    assert "`python -m experiments.small_to_large --use cudnn=mine.parquet`" in (tmp_path / "README.md").read_text()
+    assert "`python -m experiments.training_mpt --use cudnn=mine.parquet`" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.slow
