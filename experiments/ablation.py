@@ -131,16 +131,14 @@ def _change(of: str, change: ConfidenceInterval) -> dict[str, float]:
 
 def _times(predictions: Predictions, part: np.ndarray) -> pd.DataFrame:
     rows, counted = predictions.rows, verdicts.counted_rows(predictions, part)
-    measured, shape = rows.time_us[counted], rows.shape[counted]
-    first = next(iter(predictions.time_us.values()))[counted]
-    records = []
+    full = next(iter(predictions.time_us.values()))
+    changes = []
     for label, time in predictions.time_us.items():
-        answered = np.flatnonzero(np.isfinite(time[counted]))
-        predicted, full, truth, of_shape = (values[answered] for values in (time[counted], first, measured, shape))
-        record = verdicts.error_record(predicted, truth, of_shape)
-        change = _change("error", median_change(predicted, full, truth, of_shape))
-        records.append({"variant": label, **record, **change})
-    return pd.DataFrame(records)
+        answered = counted[np.isfinite(time[counted])]
+        change = median_change(*(values[answered] for values in (time, full, rows.time_us, rows.shape)))
+        changes.append({"variant": label, **_change("error", change)})
+    errors = verdicts.time_verdicts(predictions, part).rename(columns={"model": "variant"})
+    return errors.merge(pd.DataFrame(changes), on="variant")
 
 
 def median_change(

@@ -19,18 +19,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from experiments.experiment import Effort, ExperimentResult, program
-from experiments.load_table import write_load_table
 from experiments.sources import Sources, own_settings
-from surrogate.bundled import FOLDER
+from surrogate.bundled import DATASET, FOLDER
+from surrogate.dataset.files import atomic_path
 
 PLAN = own_settings(__file__)
 _IDS = frozenset(PLAN["ids"])
 """Arguments of an event that count events, and so differ from step to step."""
 _BREAK_US = 1000
 """Time in µs from the end of a step to the next one."""
+ORIGIN = "made for load tests, not measured"
 
 
 def run(sources: Sources, effort: Effort) -> ExperimentResult:
@@ -94,6 +98,25 @@ def two_busy_processes() -> Iterator[None]:
         for process in busy:
             process.kill()
             process.wait()
+
+
+def write_load_table(rows: int, path: str | Path, group_rows: int = 100_000) -> None:
+    """Write the shipped table's rows, repeated at batches without measurements, until there are ``rows`` rows.
+
+    A row has the time of the row that it repeats, so the table serves for tests of speed and memory, not of accuracy.
+    One group of ``group_rows`` rows is in memory at a time.
+    """
+    table = pq.read_table(DATASET)
+    batches, place = np.unique(table["n"].to_numpy(), return_inverse=True)
+    table = table.set_column(table.schema.get_field_index("origin"), "origin", pa.array([ORIGIN] * len(table)))
+    batch_column = table.schema.get_field_index("n")
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, table.schema) as writer:
+        for start in range(0, rows, group_rows):
+            repeat, row = np.divmod(np.arange(start, min(start + group_rows, rows)), len(table))
+            group = table.take(row)
+            # the first repeat has batches 1, 2, … in the order of the measured ones, the second has the next ones
+            batch = 1 + len(batches) * repeat + place[row]
+            writer.write_table(group.set_column(batch_column, "n", pa.array(batch)), row_group_size=group_rows)
 
 
 def write_large_trace(source: Path, path: Path, size: int) -> int:

@@ -2,16 +2,14 @@
 
 ``python -m experiments.training_calls`` runs timm's image networks and transformers' BERT on fake tensors, as the
 measured programs run them: autocast around the forward pass, the loss, and attention as separate products. It writes
-the table; ``--folder`` keeps each step, so that an interrupted run resumes. The script needs torch, timm and
-transformers, but no GPU, and takes about an hour.
+the table. The script needs torch, timm and transformers, but no GPU, and takes about an hour.
 """
 
-import json
 from collections import Counter
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 import pandas as pd
@@ -19,7 +17,7 @@ import pandas as pd
 from experiments.experiment import HOME
 from experiments.small_networks import stored
 from experiments.training_steps import BERT, STEP, measured
-from surrogate.dataset.files import atomic_path, write_text
+from surrogate.dataset.files import atomic_path
 from surrogate.network.aten_call import Call
 from surrogate.network.network import ReadOptions
 from surrogate.network.torch_recording import Arguments, Recording, record_calls
@@ -32,23 +30,9 @@ MEMORY = ("activation_bytes", "gradient_bytes", "rounding_bytes")
 """Fields of `Network` on the memory of one GPU."""
 
 
-class Step(NamedTuple):
-    """One step to record, with the columns of `STEP`."""
-
-    model: str
-    layout: str
-    batch: int
-    size: int
-    amp: str
-
-
-def steps() -> list[Step]:
-    """Return the measured steps without repetitions."""
-    return list(dict.fromkeys(map(Step._make, measured()[STEP].itertuples(index=False, name=None))))
-
-
-def record(step: Step) -> dict[str, Any]:
-    """Return what is stored of a step: its distinct calls with their counts, and its memory."""
+def record(step: Any) -> dict[str, Any]:
+    """Return what is stored of a step, a tuple with the fields `STEP`: its distinct calls with their counts, and its
+    memory."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -82,7 +66,7 @@ def _line(call: Call) -> str:
     return "" if call.op.startswith("prim.") else stored(Call(call.op, arguments, call.outputs))
 
 
-def _image_network(step: Step, fake: Any) -> "Module":
+def _image_network(step: Any, fake: Any) -> "Module":
     """Return timm's network with its loss, on fake tensors; its weights have the layout of the step."""
     import timm
     import torch
@@ -134,7 +118,7 @@ def _with_loss(network: "Module") -> "Module":
     return WithLoss()
 
 
-def _inputs(step: Step) -> Arguments:
+def _inputs(step: Any) -> Arguments:
     """Return images and their classes, or the tokens, the mask, the types and the ends of answers."""
     import torch
 
@@ -152,32 +136,20 @@ def _inputs(step: Step) -> Arguments:
     return Arguments((images, numbers(step.batch)), {})
 
 
-def read_folder(folder: Path) -> pd.DataFrame:
-    """Return the table of the recorded steps in a folder, with the module in which timm defines the network."""
+@click.command(help=str(__doc__).split("\n")[0])
+@click.option("-o", "--output", default=CALLS, type=click.Path(path_type=Path), help="The table to write.")
+def main(output: Path) -> None:
+    """Record the steps and write the table, with the module in which timm defines each network."""
     from timm.models._registry import _model_to_module
 
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
-    table = pd.DataFrame([row for row in found if "calls" in row]).sort_values(STEP, ignore_index=True)
-    return table.assign(module=table["model"].map(_model_to_module).fillna("bert"))
-
-
-@click.command(help=str(__doc__).split("\n")[0])
-@click.option("--folder", required=True, type=click.Path(path_type=Path), help="Folder of the recorded steps.")
-@click.option("-o", "--output", default=CALLS, type=click.Path(path_type=Path), help="The table to write.")
-def main(folder: Path, output: Path) -> None:
-    """Record the steps that the folder lacks, then write the table."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for step in steps():
-        path = folder / ("_".join(map(str, step)) + ".json")
-        if path.is_file():
-            continue
+    rows = []
+    for step in measured()[STEP].drop_duplicates().itertuples(index=False):
         try:
-            row = record(step)
+            rows.append(record(step))
         except Exception as error:
             click.echo(f"{step}: skipped, {type(error).__name__}: {str(error)[:300]}", err=True)
-            row = step._asdict()
-        write_text(path, json.dumps(row))
-    table = read_folder(folder)
+    table = pd.DataFrame(rows).sort_values(STEP, ignore_index=True)
+    table = table.assign(module=table["model"].map(_model_to_module).fillna("bert"))
     table.attrs = {"torch": version("torch"), "timm": version("timm")}
     with atomic_path(output) as temporary:
         # One page, so that the compression finds the calls that networks of a family share.

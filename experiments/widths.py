@@ -32,7 +32,10 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     table = table[~several | (table["dtype"] != "all")].rename(columns={"interval_factor": "claimed_factor"})
     names = ("bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "claimed_factor", "coverage")
     table = columns_first(table.drop(columns="half_width").reset_index(drop=True), *names)
-    return ExperimentResult(table, _figure(table), answer(table))
+    drawn = table[table["shapes"] >= MIN_SHAPES]
+    drawn = drawn.assign(coverage=100 * drawn["coverage"], cell=drawn["bundle"] + " " + drawn["family"])
+    figure = dots(drawn, "cell", "part", "coverage", "rows inside their 90 % interval, %")
+    return ExperimentResult(table, figure, answer(table))
 
 
 def _sums() -> list[dict[str, object]]:
@@ -43,14 +46,6 @@ def _sums() -> list[dict[str, object]]:
     names = ["bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "interval_factor", "coverage"]
     cells = passes.rename(columns={"claimed_factor": "interval_factor"}).reindex(columns=names)
     return [{str(name): value for name, value in cell.items()} for cell in cells.to_dict("records")]
-
-
-def _figure(table: pd.DataFrame) -> str | None:
-    """Return the figure of the coverage of every cell that counts."""
-    drawn = table[table["shapes"] >= MIN_SHAPES]
-    share = {name: 100 * drawn[name] for name in ("coverage", "coverage_low", "coverage_high")}
-    drawn = drawn.assign(**share, cell=drawn["bundle"] + " " + drawn["family"])
-    return dots(drawn, "cell", "part", "coverage", "rows inside their 90 % interval, %")
 
 
 def answer(table: pd.DataFrame) -> str:
