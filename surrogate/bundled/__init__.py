@@ -1,8 +1,14 @@
 """The data that ship with the package: bundles, the table of ``seer compare``, networks without weights, and a trace.
 
-They are public measurements or were fitted on them. NOTICE names the authors of the measurements.
+They are public measurements or were fitted on them. NOTICE names the authors of the measurements. `find_model` finds
+these and other networks by name.
 """
 
+import json
+import os
+import re
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -13,5 +19,75 @@ TRAINING_DATASET = FOLDER / "cudnn_partial.parquet"
 not used to evaluate choices."""
 NETWORKS = {path.stem: path for path in sorted((FOLDER / "networks").iterdir())}
 """Name → network without weights, or configuration of a language model, as in ``seer network resnet50``."""
+CHECKPOINTS = FOLDER / "checkpoints.json"
+"""Shipped configuration → checkpoints on the Hugging Face Hub with the same configuration; servers load the first by
+default."""
 TRACES = {path.name.partition(".")[0]: path for path in sorted((FOLDER / "traces").iterdir())}
 """Name → profiler trace, as in ``seer trace summary vgg13_h100``."""
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(?<!\.json|\.onnx)")
+"""Names of checkpoints on the Hub."""
+
+
+def find_model(source: str | Path) -> Path:
+    """Return the path of a network by its path, its name in `NETWORKS`, or the name of a checkpoint on the Hub.
+
+    The configuration of a checkpoint is in a folder with its name, with or without the organisation, or in the Hub's
+    cache on this machine, or it ships with the package. A source that is not found is returned as a path.
+    """
+    path = Path(source)
+    if path.exists():
+        return path / "config.json" if path.joinpath("config.json").is_file() else path
+    name, beside = path.as_posix(), Path(path.name, "config.json")
+    local = (beside if beside.is_file() else _cached_config(name)) if HUB_NAME.fullmatch(name) else None
+    return local or _shipped().get(name.casefold(), path)
+
+
+def server_model(source: str | Path) -> str:
+    """Return the name by which a server loads a model: a folder, or the name of a checkpoint on the Hub."""
+    path = Path(source)
+    name = path.as_posix().casefold()
+    if path.exists() or name not in _shipped():
+        return str(path.parent if path.name == "config.json" else path)
+    names = _checkpoints()[_shipped()[name].stem]
+    return next((each for each in names if each.casefold().endswith(name)), names[0])
+
+
+def not_found(source: str) -> str:
+    """Return the reason why `find_model` does not find a source, and a remedy if it may be a checkpoint."""
+    if not HUB_NAME.fullmatch(source):
+        return "no such file"
+    places = f"no such folder, not in the Hub's cache {_hub_cache()}, and no shipped configuration is this checkpoint's"
+    return f"{places}; `hf download {source} config.json` fetches it"
+
+
+def _hub_cache() -> Path:
+    """Return the folder of the Hub's cache, as huggingface_hub finds it."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    folder = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub"))
+    with suppress(RuntimeError):  # there is no home
+        folder = folder.expanduser()
+    return folder
+
+
+@cache
+def _checkpoints() -> dict[str, list[str]]:
+    return json.loads(CHECKPOINTS.read_bytes())
+
+
+@cache
+def _shipped() -> dict[str, Path]:
+    """Return name in lower case, with or without the organisation → shipped network."""
+    names = {name: own for own, names in _checkpoints().items() for name in names}
+    found = {name.casefold(): NETWORKS[own] for name, own in names.items()}
+    found |= {name.rpartition("/")[2]: path for name, path in found.items()}
+    return found | {name.casefold(): path for name, path in NETWORKS.items()}
+
+
+def _cached_config(name: str) -> Path | None:
+    """Return the configuration of a checkpoint in the Hub's cache: of the revision ``main``, else of the newest."""
+    folder = f"models--{name.replace('/', '--')}".casefold()
+    folders = [each for each in _hub_cache().glob("models--*") if each.name.casefold() == folder]
+    revisions = [path.read_text(errors="replace").strip() for each in folders for path in each.glob("refs/main")]
+    configs = [path for each in folders for path in each.glob("snapshots/*/config.json") if path.is_file()]
+    return max(configs, key=lambda path: (path.parent.name in revisions, path.stat().st_mtime), default=None)

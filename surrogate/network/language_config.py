@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import cast
 
-from surrogate.bundled import NETWORKS
+from surrogate.bundled import NETWORKS, find_model, not_found
 from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
 from surrogate.features.errors import InputError, check_choice, nearest, parsed_json, read_bounded
 from surrogate.features.families.attention import LATENT, ROPE, TRITON
@@ -34,7 +34,7 @@ TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
-    """Return the decoder of a ``config.json``: its path, its folder, its content, or the name of a shipped one.
+    """Return the decoder of a ``config.json``: its path, its folder, its content, or a name that `find_model` finds.
 
     Raises `InputError` if the file cannot be read, the ``model_type`` is unknown, or sizes are missing or wrong.
     """
@@ -126,7 +126,7 @@ def _decoder(fields: ConfigFields, family: DecoderFamily, kind: str, raw_config:
     biases = {name: None for field, names in TABLE["biases"].items() if fields.get(field) for name in names}
     assumed = f"{path}: num_key_value_heads is missing; {heads} are assumed, the number of heads"
     return Decoder(
-        name=path.parent.name if path.stem == "config" and path.parent.name else path.stem,
+        name=_name_of(path),
         hidden=hidden,
         vocabulary=fields.required("vocab_size"),
         inter=next((kind.inter for kind in layers if kind.inter), 0),
@@ -162,9 +162,16 @@ def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
         return Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
     if not isinstance(source, str | Path):
         raise refusal("config", kind=type(source).__name__)
-    path = Path(source) if Path(source).exists() else NETWORKS.get(str(source), Path(source))
+    path = find_model(source)
     path = path / "config.json" if path.is_dir() else path
     return path, _json_of(path)
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of a model by the path of its configuration; the Hub's cache has a folder per revision."""
+    if path.parent.parent.name == "snapshots":
+        return path.parents[2].name.rpartition("--")[2]
+    return path.parent.name if path.stem == "config" and path.parent.name else path.stem
 
 
 def _experts(fields: ConfigFields, family: DecoderFamily) -> dict[str, int]:
@@ -312,6 +319,7 @@ def _json_of(path: Path) -> dict[str, object]:
         if isinstance(error, InputError):
             raise
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        reason = not_found(path.as_posix()) if isinstance(error, FileNotFoundError) else reason
         names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
         listed = f"{', '.join(names)}{nearest(str(path), names, cutoff=NAME_CUTOFF)}"
         raise refusal("no_config", source=path, reason=reason, names=listed) from None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from surrogate.bundled import NETWORKS
+from surrogate.bundled import NETWORKS, find_model, not_found
 from surrogate.features.elementwise import MAX_INT32, checked_int
 from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
@@ -38,7 +38,8 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
     source
         An ``.onnx`` or ``.pt2`` file, a table of problems, ``module:callable`` or ``x.py:callable``, or a language
         model's ``config.json``; or the name of a shipped network without weights or of a shipped configuration of a
-        language model (`surrogate.bundled.NETWORKS`).
+        language model (`surrogate.bundled.NETWORKS`), or a checkpoint's name on the Hugging Face Hub, as in
+        `surrogate.bundled.find_model`.
     options
         How the source is read and run.
     overrides
@@ -61,11 +62,7 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
     """
     text = str(source)
     options = _checked_options(text, with_fields(options or ReadOptions(), overrides))
-    path = Path(source)
-    if text in NETWORKS and not path.exists():
-        path = NETWORKS[text]
-    if path.is_dir() and path.joinpath("config.json").is_file():
-        path = path / "config.json"
+    path = find_model(source)
     try:
         return _read_path(text, path, options)
     except TooLargeError as error:
@@ -73,7 +70,7 @@ def read_network(source: str | Path, options: ReadOptions | None = None, **overr
         given = ", ".join(f"--{name} {size}" for name in names if (size := getattr(options, name)))
         raise InputError(f"{text}: {error} ({given or 'its own sizes'})") from None
     except InputError as error:
-        if path != NETWORKS.get(text):
+        if Path(source).exists():
             raise
         raise InputError(str(error).replace(str(path), text)) from None
 
@@ -84,6 +81,7 @@ def _read_path(text: str, path: Path, options: ReadOptions) -> Network:
     kind = path.suffix.lower()
     if kind == ".json":
         return _language_step(text, path, options)
+    _check_source(text, path)
     _check_options_fit(text, kind, options)
     network = _read_source(text, path, options)
     is_table = network.keeps_math
@@ -145,7 +143,7 @@ def _check_options_fit(source: str, kind: str, options: ReadOptions) -> None:
 
 
 def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
-    """Read the forward pass of a file or table, or run a module. Raises `InputError` for any other source."""
+    """Read the forward pass of a file or table, or run a module."""
     kind = path.suffix.lower()
     if kind in MODEL_SUFFIXES:
         from surrogate.network.exported import read_exported
@@ -153,19 +151,24 @@ def _read_source(source: str, path: Path, options: ReadOptions) -> Network:
 
         network = (read_onnx if kind == ".onnx" else read_exported)(path, options)
         has_norms = any("norm" in layer.problem.kind for layer in network.layers)
-        lacks_norms = options.training and source not in NETWORKS and network.convs and not has_norms
+        lacks_norms = options.training and path not in NETWORKS.values() and network.convs and not has_norms
         return replace(network, notes=(*network.notes, NORM_NOTE)) if lacks_norms else network
     if _is_module(source):
         from surrogate.network.torch_module import read_module
 
         return read_module(source, options)
-    is_table = kind in TABLE_SUFFIXES
-    is_binary = not is_table and NO_TEXT.search(first_bytes(path, 4096))
-    is_missing = not is_table and not path.is_file()
-    networks = f"{', '.join(NETWORKS)}{_suggestion(path)}" if is_missing else ""
-    problem = "a folder" if path.is_dir() else "no such file"
-    refuse({"binary": is_binary, "no_source": is_missing}, source=source, problem=problem, networks=networks)
     return read_problem_table(path, options)
+
+
+def _check_source(source: str, path: Path) -> None:
+    """Raise `InputError` if the source is binary or missing; readers of models and tables check their own files."""
+    if path.suffix.lower() in (*MODEL_SUFFIXES, *TABLE_SUFFIXES) or _is_module(source):
+        return
+    is_missing = not path.is_file()
+    networks = f"{', '.join(NETWORKS)}{_suggestion(path)}" if is_missing else ""
+    problem = "a folder" if path.is_dir() else not_found(source)
+    is_binary = NO_TEXT.search(first_bytes(path, 4096))
+    refuse({"binary": is_binary, "no_source": is_missing}, source=source, problem=problem, networks=networks)
 
 
 def _suggestion(path: Path) -> str:

@@ -1,11 +1,13 @@
 """Configurations of further types: their parameters, notes about fields, layers of their own, and refusals."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from surrogate.bundled import CHECKPOINTS, NETWORKS, find_model, server_model
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_config import read_decoder
@@ -15,7 +17,7 @@ from tests.known import cases, known_answers
 
 ROWS = {name: row for name, row in known_answers(__file__).items() if "config" in row}
 LLAMA = ROWS["an unknown type with Llama's fields"]["config"] | {"model_type": "llama"}
-PARTS = known_answers(__file__)["parts"]
+PARTS, BILLIONS = known_answers(__file__)["parts"], known_answers(__file__)["billions"]
 
 
 def _step(decoder: Decoder, context: int = 4096) -> Network:
@@ -29,6 +31,34 @@ def test_parameters_and_notes_of_published_models(row: dict[str, Any]) -> None:
     assert (network.weights_bytes or 0) / 2e9 == pytest.approx(row["billions"], rel=2e-3)
     assert len(network.notes) == len(row["notes"]), network.notes
     assert all(text in note for text, note in zip(row["notes"], network.notes, strict=True))
+
+
+def test_shipped_configurations_have_published_sizes_and_are_found_by_names_on_the_hub() -> None:
+    checkpoints = json.loads(CHECKPOINTS.read_bytes())
+    assert set(checkpoints) == set(BILLIONS) == {name for name, path in NETWORKS.items() if path.suffix == ".json"}
+    for own, billions in BILLIONS.items():
+        assert (_step(read_decoder(own)).parameters or 0) / 1e9 == pytest.approx(billions, rel=2e-3)
+        assert server_model(own) in checkpoints[own]
+        for name in checkpoints[own]:
+            assert find_model(name.upper()) == find_model(name.partition("/")[2]) == NETWORKS[own]
+            assert server_model(name.lower()) == name
+
+
+def test_a_checkpoint_is_found_in_the_cache_of_the_hub_or_in_a_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", "cache")
+    repository = Path("cache", "models--acme--Big-1.5")
+    old, new, beside = repository / "snapshots" / "old", repository / "snapshots" / "new", Path("Big-1.5")
+    for folder in (old, new):
+        folder.mkdir(parents=True)
+        folder.joinpath("config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    os.utime(old / "config.json", (0, 0))
+    assert find_model("acme/big-1.5").parent == new and read_decoder("acme/big-1.5").name == "Big-1.5"
+    repository.joinpath("refs").mkdir()
+    repository.joinpath("refs", "main").write_text("old\n", encoding="utf-8")
+    assert find_model("acme/big-1.5").parent == old and find_model("acme/big-1.5-fp8") == Path("acme/big-1.5-fp8")
+    old.rename(beside)
+    assert find_model("acme/Big-1.5") == find_model("Big-1.5") == beside / "config.json"
 
 
 @cases(__file__)
