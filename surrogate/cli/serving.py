@@ -44,9 +44,10 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 @_names_option("--kv-dtype kv_dtypes", "Element types of the cache, such as fp8.", "TYPE,…")
 @option("--routing", "Distribution of tokens over experts: balanced, power_law_1.2 …", metavar="NAME")
 @section("Output")
+@option("--launch", "Print the command that starts the best server, or the first one; a column of --csv.", is_flag=True)
 @shared.html_option
 @output_options
-def command(config: Path, html: Path | None, form: Form, **options: Any) -> None:
+def command(config: Path, launch: bool, html: Path | None, form: Form, **options: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that meet your latency targets.
 
     CONFIG is the model's config.json from Hugging Face, its folder, or the name of a shipped model. Every configuration
@@ -70,7 +71,10 @@ def command(config: Path, html: Path | None, form: Form, **options: Any) -> None
 
         write_text(html, serving_page(serving))
     answer = serving.to_dict()
-    show(answer["rows"], form, json_value=answer, table=serving.table())
+    rows = [{name: value for name, value in row.items() if launch or name != "launch"} for row in answer["rows"]]
+    show(rows, form, json_value=answer, table=serving.table())
+    if launch and not form and serving.launch:
+        shared.echo("", serving.launch)
     if form and serving.verdict:  # a table includes the verdict in its notes
         shared.echo(serving.verdict, err=True)
     if not serving.fits or (any(serving.targets) and not serving.best):

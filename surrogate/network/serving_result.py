@@ -1,12 +1,14 @@
 """The result of a search for servers: configurations, the best one, and the notes, as a table and as a page."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, floor, isnan, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.network.language import NVLINK_GPUS
+from surrogate.features.problem import QUANTISED
+from surrogate.network.language import NVLINK_GPUS, Decoder, Deployment
 from surrogate.network.network import TEXTS
 from surrogate.network.serving import Load, available_bytes
 from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
@@ -72,6 +74,8 @@ class ServerRow(TableResult):
         True if the configuration fits and meets the targets.
     bound
         The largest part of TPOT, or "memory" if users wait for a slot in the cache.
+    launch
+        The command that starts a replica; "" if the configuration does not fit.
     """
 
     gpu: str
@@ -101,6 +105,7 @@ class ServerRow(TableResult):
     fits: bool
     meets: bool
     bound: str
+    launch: str = ""
 
     def table(self) -> Table:
         """Return a table with the configuration as its only row."""
@@ -148,6 +153,11 @@ class Serving(TableResult):
     def best(self) -> ServerRow | None:
         """The first configuration that meets the targets; None if there are no targets or no such configuration."""
         return self.rows[0] if any(self.targets) and self.rows[0].meets else None
+
+    @property
+    def launch(self) -> str:
+        """The command that starts a replica of the best configuration or, without targets, of the first one."""
+        return self.rows[0].launch
 
     @property
     def fits(self) -> bool:
@@ -280,6 +290,32 @@ def pareto(
         if not front or value(row) > value(front[-1]):
             front.append(row)
     return front[::-1]
+
+
+def launch_command(row: ServerRow, model: str, tokens: int, decoder: Decoder, deployment: Deployment) -> str:
+    """Return the command that starts a replica for requests of at most ``tokens`` tokens.
+
+    It ends with a comment if it needs something that no option sets.
+    """
+    users, ranks = ceil(row.concurrency / row.replicas), row.tensor_parallel * row.attention_parallel
+    own = "" if decoder.checkpoint.refusal else decoder.main_dtype(None)
+    texts = TEXTS["launch"][row.library] | TEXTS["launch"]["all"]
+    values: dict[str, object] = {"start": shlex.quote(model), "tokens": tokens, "ranks": ranks, "users": users}
+    values["group_users"] = ceil(users / row.attention_parallel)
+    values |= {name: count for name, _ in PARALLELISM.values() if (count := getattr(row, name)) > 1}
+    values["tensor_parallel"] = row.tensor_parallel
+    if (dtype := deployment.dtype) and dtype != own:
+        values[dtype if dtype in texts and own and own not in QUANTISED else "checkpoint"] = dtype
+    if (cache := deployment.kv_dtype) and cache != (decoder.checkpoint.kv_dtype or decoder.dtype):
+        values[f"cache_{cache}" if f"cache_{cache}" in texts else "cache"] = cache
+    counts = {"parts": row.expert_parallel % ranks, "replicas": row.replicas}
+    values |= {name: count for name, count in counts.items() if count > 1}
+    if row.gpus // row.replicas > NVLINK_GPUS:
+        values["nodes"] = ceil(row.gpus / row.replicas / NVLINK_GPUS)
+    parts = [text.format(values[name]) for name, text in texts.items() if name in values]
+    command = " ".join(part for part in parts if not part.startswith("# "))
+    comments = "; ".join(part.removeprefix("# ") for part in parts if part.startswith("# "))
+    return f"{command}  # {comments}" if comments else command
 
 
 def _table_row(row: ServerRow, mark: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from surrogate.bundled import server_model
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError, check_choice
 from surrogate.features.gpu import Gpu
@@ -23,7 +24,7 @@ from surrogate.network.network import FRAMEWORKS, TEXTS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
-from surrogate.network.serving_result import MAX_ROWS, ServerRow, Serving, Targets, pareto
+from surrogate.network.serving_result import MAX_ROWS, ServerRow, Serving, Targets, launch_command, pareto
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that the search tries by default."""
@@ -235,7 +236,8 @@ def serve(
     decoder = read_decoder(config)
     devices = _devices(gpu, compare_gpus)
     prices = prices_of(price, [device.name for device in devices], "seer serving")
-    search = _Search(decoder, load, targets, choices, prices)
+    model = decoder.name if isinstance(config, Mapping) else server_model(config)
+    search = _Search(model, decoder, load, targets, choices, prices)
     decoder.require_context(load.input + load.output)
     for device in devices:
         search.search_gpu(device)
@@ -244,8 +246,12 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The limits and the state of a search; ``refusals`` is (GPU, reason) → frameworks."""
+    """The limits and the state of a search.
 
+    ``model`` is the name by which a server loads the model, and ``refusals`` is (GPU, reason) → frameworks.
+    """
+
+    model: str
     decoder: Decoder
     load: Load
     targets: Targets
@@ -303,7 +309,7 @@ class _Search:
         rate = 1e3 * tokens_per_ms / steps.request_ms(ttft, tpot).time
         # If users wait, the running requests limit the rate; waiting users do not change the server's speed.
         low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (request.high, request.low))
-        return ServerRow(
+        row = ServerRow(
             gpu=device.name,
             library=library,
             gpus=gpus,
@@ -324,6 +330,11 @@ class _Search:
             meets=steps.fits and self.targets.met(ttft.time, tpot.time),
             bound=steps.bound,
         )
+        if not steps.fits:
+            return row
+        if decoder is not self.decoder and deployment.dtype in UNPACKED_TYPES.values():
+            deployment = replace(deployment, dtype="fp8")  # the server loads fp8 weights
+        return replace(row, launch=launch_command(row, self.model, sum(self.load), self.decoder, deployment))
 
     def result(self) -> Serving:
         """Return the rows in order. Raises `InputError` if there are none."""

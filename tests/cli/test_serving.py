@@ -18,7 +18,10 @@ def test_json_has_every_configuration_and_text_has_the_best(seer: Any, tmp_path:
     assert all(row["ttft_low_ms"] < row["ttft_ms"] < row["ttft_high_ms"] for row in rows)
     assert "<svg" in page.read_text(encoding="utf-8")
     middle = sorted(row["tpot_ms"] for row in rows)[len(rows) // 2]
-    texts = [seer(*COMMAND, *target).succeeded().out for target in ((), ("--tpot", middle))]
+    texts = [seer(*COMMAND, *target).succeeded().out for target in (("--launch",), ("--tpot", middle))]
+    assert ["\nvllm serve meta-llama/" in text for text in texts] == [True, False] and best["launch"].startswith("vllm")
+    csv = [seer(*COMMAND, "--csv", *words).succeeded().out for words in ((), ("--launch",))]
+    assert ["launch" in text.partition("\n")[0] for text in csv] == [False, True]
     assert all("TPOT, ms" in text for text in texts)
     assert ["may meet the targets" in text for text in texts] == [False, True]
 

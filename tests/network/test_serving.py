@@ -224,7 +224,8 @@ def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> N
     tmp_path.joinpath("config.json").write_bytes(SMALL.read_bytes())
     contents = json.loads(SMALL.read_text(encoding="utf-8"))
     options: dict[str, Any] = {**SHORT, "libraries": "vllm", "concurrency": 1, "tensor_parallel": 1}
-    assert len({serve(config, **options).rows[0].tpot_ms for config in (SMALL, tmp_path, contents)}) == 1
+    found = [serve(config, **options) for config in (SMALL, tmp_path, contents)]
+    assert len({each.rows[0].tpot_ms for each in found}) == 1 and f"vllm serve {tmp_path} " in found[1].launch
 
 
 def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
@@ -241,6 +242,11 @@ def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
 def test_the_checkpoint_dtype_is_used_unless_another_is_requested(dtypes: Any, run: str, message: str) -> None:
     found = serve(LLAMA, **SHORT, libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
     assert {row.dtype for row in found.rows} == {run} and message in " ".join(found.notes)
+
+
+@cases(__file__)
+def test_the_command_starts_the_first_configuration(config: str, options: dict[str, Any], launch: str) -> None:
+    assert serve(config, **{**SHORT, **options}).launch == launch
 
 
 def test_gpus_without_a_price_are_listed_last() -> None:
