@@ -31,8 +31,7 @@ from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
 from surrogate.features.families import FAMILIES
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.models import model_frame
-from surrogate.prediction.calibrate import calibrate
-from surrogate.prediction.evaluate import trained_answers
+from surrogate.prediction.evaluate import calibrate, trained_answers
 from surrogate.prediction.resolve import Resolver
 from surrogate.report.charts import Axis, curves
 from surrogate.uncertainty.intervals import AVERAGE_RANK, RANK_BY_MODEL

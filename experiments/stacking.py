@@ -14,8 +14,7 @@ from experiments.sources import LABELS, Sources
 from experiments.verdicts import judged_picks, percent, ratio, time_verdicts
 from surrogate.evaluation.scorecard import choice_rows
 from surrogate.models import TimeModel, model_frame
-from surrogate.models.boosted import BoostedTerms
-from surrogate.models.distilled import DistilledTerms
+from surrogate.models.boosted import BoostedTerms, DistilledTerms
 from surrogate.models.seer.time_only import SeerTimeOnly
 from surrogate.models.stacked import BoostedSeer, StackedTerms
 from surrogate.report.charts import dots

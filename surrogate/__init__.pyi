@@ -17,7 +17,7 @@ from .features.gpu import Gpu as Gpu
 from .features.gpu import gpu as gpu
 from .features.gpu import gpus as gpus
 from .prediction.autotune import autotune as autotune
-from .prediction.calibrate import calibrate as calibrate
+from .prediction.evaluate import calibrate as calibrate
 from .prediction.evaluate import evaluate as evaluate
 from .prediction.predictor import Predictor as Predictor
 from .prediction.results import Prediction as Prediction

@@ -38,7 +38,7 @@ SMALL = {
     "predictor.MAX_ESTIMATES": 150,
     "kernel_times.MAX_ANSWERS": 150,
     "kernel_times.MAX_CHOICES": 50,
-    "support_rules.MAX_REASONS": 1000,
+    "ranking.MAX_REASONS": 1000,
 }
 """Weights of a predictor's caches that `WARM_UP` questions fill."""
 MAX_GROWTH_KB = 1.0

@@ -29,8 +29,7 @@ from surrogate.dataset.store import Dataset
 from surrogate.features import InputError
 from surrogate.features.families import Family
 from surrogate.models import DEFAULT_MODEL
-from surrogate.models.boosted import BoostedTerms
-from surrogate.models.distilled import DistilledTerms
+from surrogate.models.boosted import BoostedTerms, DistilledTerms
 
 SAMPLE_ROWS = 100_000
 """Maximum rows of the sample that determines widths, card, support and domain."""

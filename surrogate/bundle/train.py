@@ -31,12 +31,9 @@ from surrogate.models.call_cost import CallKey, fit_call_costs
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.registry import TRAINED
+from surrogate.uncertainty import fit, unmeasured_gpu
 from surrogate.uncertainty.domain import PER_DOUBLING, Domain, ReferenceKey, reference_columns
-from surrogate.uncertainty.fit import fit_per_doubling, fit_widths
-from surrogate.uncertainty.held_out_fits import Fit, Split, combined_answers, large_split, run_fits, shape_splits
 from surrogate.uncertainty.intervals import ALL, AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors, Widths
-from surrogate.uncertainty.unmeasured_gpu import MIN_GPUS, fit_unmeasured_gpu, gpu_splits, trained_settings
-from surrogate.uncertainty.unmeasured_group import fit_unmeasured_group, group_splits
 
 HELD_OUT_FOLDS, HELD_OUT_FOLDS_FEW = 5, 10
 """Folds by shape for the interval widths and the model card's errors. With few shapes more folds are needed: a fold is
@@ -127,8 +124,9 @@ def train(data: Data, **options: Any) -> Bundle:
     seed = chosen.seed
     families: list[_FamilyFits] = []
     for family, rows in kept.items():
-        splits = {FOLD: _folds(rows, seed), GPU: gpu_splits(rows, seed), KERNEL_GROUP: group_splits(rows, seed)}
-        families.append(_FamilyFits(rows, models[family], {**splits, LARGE: large_split(rows)}))
+        splits = {FOLD: _folds(rows, seed), GPU: unmeasured_gpu.gpu_splits(rows, seed)}
+        splits |= {KERNEL_GROUP: unmeasured_gpu.group_splits(rows, seed), LARGE: fit.large_split(rows)}
+        families.append(_FamilyFits(rows, models[family], splits))
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     family_models: dict[str, FamilyModel] = {}
@@ -207,12 +205,12 @@ class _Steps:
         return on_progress
 
 
-def _folds(rows: Rows, seed: int) -> list[Split]:
+def _folds(rows: Rows, seed: int) -> list[fit.Split]:
     """Return the folds by shape that are fitted."""
     count = fold_count(rows)
     minimum = -(-count * MIN_HOLDOUT_SHAPES // len(np.unique(rows.shape)))
     fits = min(count, max(1, minimum, HELD_OUT_ROWS // len(rows)))
-    return shape_splits(rows, count, seed, fits=fits, max_rows=HELD_OUT_ROWS // fits)
+    return fit.shape_splits(rows, count, seed, fits=fits, max_rows=HELD_OUT_ROWS // fits)
 
 
 FOLD, GPU, KERNEL_GROUP, LARGE = "fold", "GPU", "kernel group", "half with larger problems"
@@ -224,7 +222,7 @@ class _FamilyFits(NamedTuple):
 
     rows: Rows
     model: TimeModel
-    splits: dict[str, list[Split]]
+    splits: dict[str, list[fit.Split]]
 
     @property
     def fitted_rows(self) -> int:
@@ -237,27 +235,27 @@ class _FamilyFits(NamedTuple):
         model = _searched(self.model, rows, options, steps) if options.trials else self.model
         # 1. All fits: on all rows, and without each held-out part.
         final = duplicate(model)
-        fits = [Fit("all rows", final, np.arange(len(rows)), np.arange(0))]
+        fits = [fit.Fit("all rows", final, np.arange(len(rows)), np.arange(0))]
         for kind, splits in self.splits.items():
             for number, split in enumerate(splits, 1):
                 unfitted = model.for_unmeasured_gpu() if kind == GPU else duplicate(model)
-                fits.append(Fit(f"held-out {kind} {number} of {len(splits)}", unfitted, *split))
-        answers = iter(run_fits(rows, fits, steps.begin, options.keep)[1:])
+                fits.append(fit.Fit(f"held-out {kind} {number} of {len(splits)}", unfitted, *split))
+        answers = iter(fit.run_fits(rows, fits, steps.begin, options.keep)[1:])
         of_kind = {kind: list(islice(answers, len(splits))) for kind, splits in self.splits.items()}
-        holdout_us, distance = combined_answers(rows, folds, of_kind[FOLD])
-        held_out_gpu_us, _ = combined_answers(rows, gpus, of_kind[GPU])
-        group_half_width = fit_unmeasured_group(rows, self.splits[KERNEL_GROUP], of_kind[KERNEL_GROUP])
+        holdout_us, distance = fit.combined_answers(rows, folds, of_kind[FOLD])
+        held_out_gpu_us, _ = fit.combined_answers(rows, gpus, of_kind[GPU])
+        group_half_width = unmeasured_gpu.fit_unmeasured_group(rows, self.splits[KERNEL_GROUP], of_kind[KERNEL_GROUP])
         if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
-        setting_was_trained = trained_settings(rows, folds if folds_hold_out_gpus else gpus)
+        setting_was_trained = unmeasured_gpu.trained_settings(rows, folds if folds_hold_out_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
-        widths = fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated)
+        widths = fit.fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated)
         slopes = [
-            fit_per_doubling(rows, split, answer, widths.by_key[ALL])
+            fit.fit_per_doubling(rows, split, answer, widths.by_key[ALL])
             for split, answer in zip(self.splits[LARGE], of_kind[LARGE], strict=True)
         ]
         family_model = FamilyModel(
@@ -288,10 +286,10 @@ class _FamilyFits(NamedTuple):
         rows = self.rows
         fit_inputs = rows, held_out_gpu_us, setting_was_trained, evaluated
         if rows.family.parameter_names:  # configurations have their own transfer between GPUs
-            few = count_architectures(rows) < MIN_GPUS
+            few = count_architectures(rows) < unmeasured_gpu.MIN_GPUS
             unknown = UnmeasuredGpuErrors(independent_share=widths.independent_share)
-            return unknown if few else fit_unmeasured_gpu(*fit_inputs)
-        unmeasured = fit_unmeasured_gpu(*fit_inputs)
+            return unknown if few else unmeasured_gpu.fit_unmeasured_gpu(*fit_inputs)
+        unmeasured = unmeasured_gpu.fit_unmeasured_gpu(*fit_inputs)
         source, _ = best_ranking_source(rows, self.splits[GPU], held_out_gpu_us, evaluated)
         costs = average_costs(rows) if source == AVERAGE_RANK else {}
         return structs.replace(unmeasured, ranking_source=source, mean_log_slowdowns=costs)
@@ -425,7 +423,7 @@ def average_costs(rows: Rows) -> dict[str, float]:
 
 
 def best_ranking_source(
-    rows: Rows, splits: Sequence[Split], held_out_gpu_us: np.ndarray, evaluated: np.ndarray
+    rows: Rows, splits: Sequence[fit.Split], held_out_gpu_us: np.ndarray, evaluated: np.ndarray
 ) -> tuple[str, dict[str, float]]:
     """Return the ranking source with the smallest mean log slowdown over held-out GPUs, and all mean slowdowns.
 

@@ -146,7 +146,7 @@ def calibrate(
     """
     from surrogate.bundle.bundle import save
     from surrogate.cli.datasets import load_datasets, progress_bar
-    from surrogate.prediction.calibrate import calibrate as calibrated_bundle
+    from surrogate.prediction.evaluate import calibrate as calibrated_bundle
     from surrogate.prediction.shipped import as_bundle
 
     opened = as_bundle(bundle)

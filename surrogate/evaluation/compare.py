@@ -21,9 +21,8 @@ from surrogate.dataset.tables import write_table
 from surrogate.dataset.threads import workers_for
 from surrogate.evaluation import scorecard
 from surrogate.evaluation.coverage import coverage_rows
-from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits
+from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits, mean_importance
 from surrogate.evaluation.hyperparameters import TUNE_TRIALS
-from surrogate.evaluation.importance import mean_importance
 from surrogate.evaluation.judge import EvaluatedPicks
 from surrogate.evaluation.scorecard import ORACLE, REPORTED_MODELS, TREES_MODEL, EvaluationSet, Record, json_value
 from surrogate.features import InputError, check_choice

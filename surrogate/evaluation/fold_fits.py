@@ -1,14 +1,17 @@
-"""Fit every model on the training rows of every fold, and predict the held-out rows."""
+"""Fit every model on the training rows of every fold, and predict the held-out rows.
+
+Source of the permutation importance of columns: Breiman 2001, "Random forests", section 10.
+"""
 
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +21,6 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import Fold
 from surrogate.dataset.threads import in_parallel
 from surrogate.evaluation.hyperparameters import tuned
-from surrogate.evaluation.importance import column_importance
 from surrogate.evaluation.scorecard import TREES_MODEL, json_value
 from surrogate.features import InputError, one_line_errors
 from surrogate.models import Support, TimeModel, model_class
@@ -255,3 +257,52 @@ def _refit_kept(fitted: dict[str, TimeModel], outcomes: Mapping[str, HoldoutPred
         outcome = outcomes.get(name)
         if isinstance(outcome, HoldoutPrediction) and name not in fitted:
             fitted[name] = model_class(name)(**outcome.settings).fit(train)
+
+
+MAX_ROWS = 1000
+"""Maximum number of permuted held-out rows of a fold. More rows hardly change the mean."""
+REPEATS = 2
+"""Number of permutations of each column."""
+
+
+def column_importance(model: TimeModel, holdout: Rows, names: Sequence[str], seed: int) -> dict[str, float]:
+    """Return column → increase of the mean absolute log error when its values are permuted among held-out rows.
+
+    Parameters
+    ----------
+    model
+        A fitted model that takes the columns from ``Rows.features``.
+    holdout
+        Held-out rows. At most `MAX_ROWS` ok rows are drawn.
+    names
+        The columns to permute.
+    seed
+        Seed of the sample and the permutations.
+    """
+    from sklearn.inspection import permutation_importance
+
+    sample = holdout.take(np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(holdout.ok))[:MAX_ROWS]))
+    if len(sample) < 2:
+        return {}
+    log_us = np.log(sample.time_us)
+    places = [sample.column_names.index(name) for name in names]
+
+    def accuracy(estimator: TimeModel, permuted: np.ndarray, log_us: np.ndarray) -> float:
+        features = sample.features.copy()
+        features[:, places] = permuted
+        predicted_us = estimator.predict(replace(sample, features=features))
+        return -float(np.nanmean(np.abs(np.log(predicted_us) - log_us)))
+
+    settings: dict[str, Any] = {"scoring": accuracy, "n_repeats": REPEATS, "random_state": seed}
+    found = permutation_importance(model, sample.columns(names), log_us, **settings)
+    return dict(zip(names, found["importances_mean"].tolist(), strict=True))
+
+
+def mean_importance(folds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Return one record per column, the most important first: ``increase``, its mean over folds, and its ``sd``."""
+    names = dict.fromkeys(name for fold in folds for name in fold)
+    records = []
+    for name in names:
+        values = [fold[name] for fold in folds if name in fold]
+        records.append({"column": name, "increase": float(np.mean(values)), "sd": float(np.std(values))})
+    return sorted(records, key=lambda record: -record["increase"])

@@ -1,6 +1,6 @@
 """`interpolated-terms`: measured times, interpolation between them, and `boosted-terms` away from them.
 
-`surrogate.models.neighbours` combines the three; this module fits the trees of both models. The trees that correct the
+`surrogate.models.grid` combines the three; this module fits the trees of both models. The trees that correct the
 interpolation are fitted on rows that are interpolated without their own shape, so that they learn errors on new shapes.
 
 A spike is a single measurement that was slowed down by another cause than the kernel. In some tables, one time in fifty
@@ -21,10 +21,9 @@ from surrogate.dataset.problems import device_names, joined
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.threads import threads_for
 from surrogate.features.errors import InputError
+from surrogate.models import grid
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.boosted import BoostedTerms
-from surrogate.models.grid import POSITION_BITS, GpuTimes, Label, Lines, MeasuredRows, MeasuredTimes, positions
-from surrogate.models.neighbours import MeasuredCandidates, line_columns, log_corrections
 from surrogate.models.times import TERMS, BoostedArrays, StoredInterpolation, arrays_from_files, interpolation_files
 from surrogate.models.trees import ReadyTrees, Trees
 
@@ -92,7 +91,7 @@ class InterpolatedTerms(TimeModel):
         inputs, labels = [], []
         for members, codes, measured in self._measured_rows(sample):
             part = sample.take(members)
-            line_inputs, interpolation, _ = line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
+            line_inputs, interpolation, _ = grid.line_columns(measured, measured.lines.keys(codes, part.sizes)[:, 1:])
             has_neighbour = np.isfinite(interpolation)
             inputs.append(np.hstack([self.terms_.design(part), line_inputs])[has_neighbour])
             labels.append((target[members] - interpolation)[has_neighbour])
@@ -111,7 +110,7 @@ class InterpolatedTerms(TimeModel):
         params |= {"rounds": 0, "median_rounds": self.rounds}
         return BoostedTerms(**params, max_depth=0, max_bin=256, best_weight=0.0)
 
-    def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, MeasuredRows]]:
+    def _measured_rows(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray, grid.MeasuredRows]]:
         """Yield the rows whose candidate was measured on their GPU, by GPU: positions, codes, and the measured rows."""
         device = device_names(rows.frame)
         labels, position = _labels(rows)
@@ -134,8 +133,8 @@ class InterpolatedTerms(TimeModel):
             terms = partial(self._terms_at, part)
             version = pd.factorize(part.frame["library_version"])[0]
             number = codes * (version.max() + 2) + version  # a missing version has the number −1
-            candidates = MeasuredCandidates(codes, part.frame["library"].to_numpy(), number)
-            log[members] = log_corrections(measured, rows.family, candidates, part.sizes, terms, residual)
+            candidates = grid.MeasuredCandidates(codes, part.frame["library"].to_numpy(), number)
+            log[members] = grid.log_corrections(measured, rows.family, candidates, part.sizes, terms, residual)
         time_us = self.terms_.base_us(rows) * np.exp(log)
         open_rows = np.flatnonzero(np.isnan(log))
         time_us[open_rows] = self.terms_.predict(rows.take(open_rows))
@@ -144,7 +143,7 @@ class InterpolatedTerms(TimeModel):
     def _terms_at(
         self, part: Rows, same: np.ndarray, owner: np.ndarray, changed: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the `surrogate.models.neighbours.Terms` of the rows ``same``, and of the rows ``owner`` with other
+        """Return the `surrogate.models.grid.Terms` of the rows ``same``, and of the rows ``owner`` with other
         sizes.
         """
         parts = [part.take(same)]
@@ -181,30 +180,30 @@ class InterpolatedTerms(TimeModel):
         return model
 
 
-def _fitted_times(rows: Rows, values: np.ndarray) -> MeasuredTimes:
+def _fitted_times(rows: Rows, values: np.ndarray) -> grid.MeasuredTimes:
     """Return the table of values log(time / base) (rows,) without spikes."""
     labels, codes = _labels(rows)
     _, setting = np.unique(["|".join(each.setting) for each in labels], return_inverse=True)
     family = rows.family
     along = [*family.lines, *({name: 1} for name in family.grid_sizes if {name: 1} not in family.lines)]
-    lines = Lines.of(along, family.size_names)
+    lines = grid.Lines.of(along, family.size_names)
     sizes = rows.sizes
     device = device_names(rows.frame)
     packed = {}
     for gpu in np.unique(device).tolist():
         on_gpu = device == gpu
-        part = GpuTimes.of(codes[on_gpu], sizes[on_gpu], values[on_gpu])
+        part = grid.GpuTimes.of(codes[on_gpu], sizes[on_gpu], values[on_gpu])
         packed[gpu] = without_spikes(part, lines, setting).to_bytes(family.size_names)
-    return MeasuredTimes({each: code for code, each in enumerate(labels)}, packed, family.lines)
+    return grid.MeasuredTimes({each: code for code, each in enumerate(labels)}, packed, family.lines)
 
 
-def _labels(rows: Rows) -> tuple[list[Label], np.ndarray]:
+def _labels(rows: Rows) -> tuple[list[grid.Label], np.ndarray]:
     """Return the distinct labels, sorted by their texts, and the position of each row's label, (rows,)."""
     names = rows.family.setting_names
     texts = (joined(rows.frame, names) + "|" + rows.candidate.astype(str)).to_numpy().astype(str)
     _, first, position = np.unique(texts, return_index=True, return_inverse=True)
     settings = rows.frame.iloc[first][list(names)].astype(str).itertuples(index=False, name=None)
-    return list(map(Label, settings, rows.candidate[first].astype(str).tolist())), position
+    return list(map(grid.Label, settings, rows.candidate[first].astype(str).tolist())), position
 
 
 NOISE_MEDIANS = 3.0
@@ -215,7 +214,7 @@ SPIKE_PASSES = 2
 """A spike can hide another one next to it, which the second pass finds."""
 
 
-def without_spikes(part: GpuTimes, lines: Lines, setting: np.ndarray) -> GpuTimes:
+def without_spikes(part: grid.GpuTimes, lines: grid.Lines, setting: np.ndarray) -> grid.GpuTimes:
     """Return the rows of ``part`` without spikes. ``setting`` (codes,) numbers the setting of every candidate.
 
     On two lines, a spike rises above both neighbours by more than its candidate's noise and `MIN_RISE`. On all lines it
@@ -238,7 +237,7 @@ def without_spikes(part: GpuTimes, lines: Lines, setting: np.ndarray) -> GpuTime
         comparable = np.bincount(problem, np.isfinite(second))
         alone = (comparable > 1) & (np.bincount(problem, second > limit) == 1)
         kept = ~((second > limit) & (minimum > second / 2) & alone[problem])
-        part = GpuTimes(part.codes[kept], part.sizes[kept], part.values[kept])
+        part = grid.GpuTimes(part.codes[kept], part.sizes[kept], part.values[kept])
     return part
 
 
@@ -247,8 +246,8 @@ def _neighbours(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
     NaN.
     """
     order = np.argsort(keys, kind="stable")
-    line = keys[order] >> np.uint64(POSITION_BITS)
-    gap = np.where(line[1:] == line[:-1], np.diff(positions(keys[order])), np.nan)
+    line = keys[order] >> np.uint64(grid.POSITION_BITS)
+    gap = np.where(line[1:] == line[:-1], np.diff(grid.positions(keys[order])), np.nan)
     out = np.full((3, len(keys)), np.nan)
     out[0, order[1:]] = np.where(np.isfinite(gap), values[order[:-1]], np.nan)
     out[1, order[:-1]] = np.where(np.isfinite(gap), values[order[1:]], np.nan)

@@ -1,23 +1,98 @@
-"""`linear-dims`, `linear-terms` and `li-et-al`: linear models, one fit per candidate.
+"""`linear-dims`, `linear-terms`, `li-et-al` and `unit-times`: linear models, one fit per candidate or group of rows.
 
-The first two are ridge regressions of log time. Source of `li-et-al`: Li, Sun, Jog, "Path Forward Beyond Simulators:
-Fast and Accurate GPU Execution Time Prediction for DNN Workloads" (MICRO 2023). The paper fits a linear regression per
-kernel on operation counts and input / output sizes. For another GPU it scales the slopes by the ratio of peaks or
-bandwidths. Here candidates replace kernels, and slopes are efficiencies.
+SEER's fits use the same groups and the same least squares on the relative residual.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypedDict
 
 import numpy as np
+import pandas as pd
 
-from surrogate.dataset.problems import joined
+from surrogate.dataset.problems import joined, kernel_groups, rows_by_code
 from surrogate.dataset.rows import Rows
+from surrogate.features.roofline import exponentials_us
 from surrogate.models.base import SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.baselines import MIN_US, peak_times
 from surrogate.models.json_types import Number, to_json_types
-from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit
+
+
+def key_columns(rows: Rows) -> pd.DataFrame:
+    """Return the columns of group keys: ``gpu``, ``version``, ``candidate`` (with its setting), ``grouping``."""
+    frame = rows.frame.assign(candidate=rows.candidate)
+    candidate = joined(frame, ("candidate", *rows.family.setting_names))
+    grouping = kernel_groups(rows.frame, rows.family)
+    return frame[["gpu"]].assign(version=frame["library_version"], candidate=candidate, grouping=grouping)
+
+
+class GroupLevel(NamedTuple):
+    """Groups of rows. ``codes`` (rows,) number the ``names`` of their keys."""
+
+    codes: np.ndarray
+    names: list[str]
+
+    @classmethod
+    def of(cls, keys: np.ndarray) -> Self:
+        """Return the groups of the key of every row, (rows,) texts."""
+        names, codes = np.unique(keys.astype(str), return_inverse=True)
+        return cls(codes, names.tolist())
+
+    def groups(self, members: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (key, positions) of every group among the rows at ``members``, in order."""
+        codes = self.codes[members]
+        for group in rows_by_code(codes):
+            yield self.names[codes[group[0]]], members[group]
+
+
+def fitted_groups(levels: Sequence[GroupLevel], min_rows: int, members: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (key, positions) of every group to fit among the rows at ``members``.
+
+    On each level these are the groups with ``min_rows`` rows or more, on the last level all groups.
+    """
+    for number, level in enumerate(levels, 1):
+        for key, group in level.groups(members):
+            if number == len(levels) or len(group) >= min_rows:
+                yield key, group
+
+
+def relative_fit(terms: np.ndarray, target: np.ndarray, *, nonnegative: bool = False) -> np.ndarray:
+    """Return the coefficients (terms,) that minimise Σ(terms · coefficients / target − 1)².
+
+    The terms differ by a factor of 1e9, so rows are divided by their target and columns by their norm before solving.
+    If the rows do not determine the coefficients, the result is the least-norm solution in scaled columns.
+
+    Parameters
+    ----------
+    terms
+        (rows, terms).
+    target
+        (rows,) positive.
+    nonnegative
+        If True, no coefficient is negative (Lawson & Hanson 1974, "Solving least squares problems").
+
+    References
+    ----------
+    SEER (PACT 2021) and its public repository.
+    """
+    relative = terms / target[:, None]
+    scale = np.linalg.norm(relative, axis=0)
+    scale[scale == 0] = 1.0
+    scaled = relative / scale
+    ones = np.ones(len(target))
+    if not nonnegative:
+        return np.linalg.lstsq(scaled, ones, rcond=None)[0] / scale
+    from scipy.optimize import nnls
+
+    # The R factor of a QR factorisation gives the same problem with as many rows as columns.
+    q, r = np.linalg.qr(scaled)
+    return nnls(r, q.T @ ones)[0] / scale
+
+
+def relative_loss(terms: np.ndarray, target: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """Return the squared relative residual of each row, (rows,)."""
+    return (terms @ coefficients / target - 1) ** 2
+
 
 MAX_VARIANCE = 3.0
 """Maximum variance of a clipped principal component (a column has 1).
@@ -216,3 +291,95 @@ class LiEtAl(TimeModel):
         columns = key_columns(rows)
         levels = (("candidate", "grouping", "gpu"), ("candidate", "grouping"), ("candidate",))
         return [GroupLevel.of(joined(columns, names).to_numpy()) for names in levels]
+
+
+EXPONENTIAL_WEIGHT = 0.3
+"""Weight of the exponentials' time in the arithmetic of attention.
+
+It is a compromise. Of the two GPUs with cuDNN 9's rows, the one left out is predicted best with 0. TensorRT-LLM's
+prefills give 0.4 on B200, GB200, H100 and H200. There, B300 and GB300, with twice the units, take 0.80 to 0.86 of the
+time of B200 and GB200.
+"""
+CALL_US = 10.0
+"""Time of a call without work. Of 2, 5, 10 and 20 µs it fits cuDNN 9's attention best on models and GPUs left out."""
+NEAR = 1e-9
+"""Squared distance of equal problems."""
+
+
+@dataclass(eq=False, repr=False)
+class UnitTimes(LiEtAl):
+    """time = Σ coefficient · time of a unit + `CALL_US`, corrected by the errors of near measured problems.
+
+    Parameters
+    ----------
+    least_rows
+        Minimum rows for coefficients of one generation's own.
+    shrinkage
+        Weight of no error beside the measured errors, each of which has the weight 1 / squared distance in log2 sizes.
+
+    Attributes
+    ----------
+    coefficients_
+        Group's key → coefficients of the units, none negative.
+    errors_
+        Key of a generation's group → (rows, sizes + 1): log2 sizes of its problems, and log(measured / predicted).
+
+    References
+    ----------
+    Li, Sun, Jog, "Path Forward Beyond Simulators" (MICRO 2023), for times that are linear in datasheet times. Shepard
+    1968, "A two-dimensional interpolation function for irregularly-spaced data".
+    """
+
+    name: ClassVar[str] = "unit-times"
+    help: ClassVar[str] = "linear in the times of arithmetic, traffic and thread blocks, per generation of GPUs"
+    storable: ClassVar[bool] = True
+    on_request: ClassVar[bool] = True
+    has_min_us: ClassVar[bool] = False
+    json_file: ClassVar[str] = "units.json"
+    json_types: ClassVar[Mapping[str, Any]] = dict.fromkeys(("coefficients_", "errors_"), Mapping[str, np.ndarray])
+
+    shrinkage: Annotated[float, SearchRange(0.1, 10.0, log=True)] = 0.5
+
+    def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
+        LiEtAl._fit(self, rows, np.maximum(time_us - CALL_US, MIN_US))
+        error = np.log(time_us / (LiEtAl._predict(self, rows) + CALL_US))
+        measured = np.column_stack([_coordinates(rows), error])
+        self.errors_ = {key: measured[index] for key, index in self.levels(rows)[0].groups(np.arange(len(rows)))}
+
+    def _predict(self, rows: Rows) -> np.ndarray:
+        error = np.zeros(len(rows))
+        place = _coordinates(rows)
+        for key, index in self.levels(rows)[0].groups(np.arange(len(rows))):
+            if key in self.errors_:
+                measured = self.errors_[key]
+                weight = 1.0 / (((place[index, None] - measured[None, :, :-1]) ** 2).sum(axis=2) + NEAR)
+                error[index] = weight @ measured[:, -1] / (weight.sum(axis=1) + self.shrinkage)
+        return (LiEtAl._predict(self, rows) + CALL_US) * np.exp(error)
+
+    def units(self, rows: Rows) -> np.ndarray:
+        """Return the times of arithmetic and traffic in µs, and the blocks of an SM, (rows, 3)."""
+        units = np.column_stack([peak_times(rows), np.exp2(rows.column("log2_blocks_per_sm"))])
+        if "log2_pairs_per_sm" in rows.column_names:
+            names = ("log2_pairs_per_sm", "boost_mhz", "compute_capability")
+            pairs, boost_mhz, capability = (rows.column(name).astype(np.float64) for name in names)
+            units[:, 0] += EXPONENTIAL_WEIGHT * exponentials_us(np.exp2(pairs), boost_mhz, capability)
+        return units
+
+    def levels(self, rows: Rows) -> list[GroupLevel]:
+        """Return levels of groups: an algorithm in a setting on a generation; on all GPUs; all algorithms; all
+        settings."""
+        family = rows.family
+        kinds = [name for name in family.setting_names if name not in family.candidate_key]
+        frame = rows.frame.assign(generation=rows.column("compute_capability").astype(int))
+        if family.half_types_share_algorithms:
+            frame = frame.replace({name: {"fp16": "bf16"} for name in kinds})
+        names = ("library", *kinds, "algorithm")
+        levels = ((*names, "generation"), names, names[:-1], names[:2])
+        return [GroupLevel.of(joined(frame, each).to_numpy()) for each in levels]
+
+
+def _coordinates(rows: Rows) -> np.ndarray:
+    """Return the log2 sizes (rows, sizes) in which distances are measured."""
+    family = rows.family
+    names = tuple(name for name in family.dimension_names if name in family.problem_names)
+    return rows.columns(names).astype(np.float64)

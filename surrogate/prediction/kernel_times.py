@@ -15,8 +15,7 @@ from surrogate.features.caches import BoundedCache
 from surrogate.features.families import AnyProblem, DescribedProblem, Family, NetworkProblem, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
-from surrogate.prediction.engines import rankings_of
-from surrogate.prediction.ranking import Ranker, Ranking
+from surrogate.prediction.ranking import Ranker, Ranking, rankings_of
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, MODEL, ROOFLINE, KernelTime
 from surrogate.prediction.sources.datasheet import datasheet_models

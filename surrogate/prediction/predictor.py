@@ -11,9 +11,8 @@ from surrogate.bundle.bundle import Bundle
 from surrogate.features import RESERVED, Gpu, InputError, setting
 from surrogate.features.caches import BoundedCache
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
-from surrogate.prediction.engines import rankings_of
 from surrogate.prediction.kernel_times import KernelTimes
-from surrogate.prediction.ranking import Ranker, Ranking
+from surrogate.prediction.ranking import Ranker, Ranking, rankings_of
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
 

@@ -2,24 +2,100 @@
 
 All computations are on arrays; a single problem is an array of length one. `surrogate.prediction.resolve` makes the
 ranker of a setting when a question first needs it.
+
+The candidates of library cudnn-graph are cuDNN's engine configurations. Only the configurations that cuDNN's own
+heuristic lists for a problem and a GPU compete. The heuristic runs without a driver, in a child process. It must be of
+the release that was measured, because every release has other engines.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from math import exp, inf, log
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features import InputError, nearest, where
+from surrogate.features import CUDNN_GRAPH, InputError, nearest, version_key, where
+from surrogate.features.caches import BoundedCache
 from surrogate.features.families import AnyProblem
+from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
-from surrogate.prediction.support_rules import Reasons, SupportRules
 from surrogate.report.tables import binary_size
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
 from surrogate.uncertainty.intervals import Widths
+
+if TYPE_CHECKING:
+    from surrogate.collect.device import HeuristicEntry
+
+Reasons = tuple[str | None, ...]
+"""Reason why each candidate is refused; None if it is expected to run."""
+MAX_REASONS = 65_536
+"""Maximum number of reasons that the rules of a setting keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRules:
+    """The refusals of a setting's candidates, cached by the traits of a problem, which decide them."""
+
+    setting: QuerySetting
+    candidates: tuple[LibraryCandidate, ...]
+    support: Support
+    _reasons: BoundedCache[tuple[int, ...], Reasons] = field(
+        default_factory=lambda: BoundedCache(MAX_REASONS, len), repr=False, compare=False
+    )
+
+    def of(self, problem: AnyProblem) -> Reasons:
+        """Return, for every candidate, the reason why it is refused for one problem, or None."""
+        traits = self.setting.family.traits(problem)
+        if (kept := self._reasons.get(traits)) is not None:
+            return kept
+        family, gpu, versions, values = self.setting
+        release = {library: Release(gpu, version) for library, version in versions}
+        numbers = tuple(map(int, traits))
+        # Solvers of one algorithm are refused together; then each by the problems that it ran.
+        signatures = [Signature(c.library, values, c.algorithm, numbers) for c in self.candidates]
+        by_signature = {
+            signature: self.support.refusal(family, signature, release[signature.library], problem)
+            for signature in dict.fromkeys(signatures)
+        }
+        reasons = (
+            by_signature[signature] or (self.support.solver_refusal(signature, c.solver) if c.solver else None)
+            for signature, c in zip(signatures, self.candidates, strict=True)
+        )
+        return self._reasons.put(traits, tuple(reasons))
+
+    def allowed(self, sizes: np.ndarray) -> np.ndarray:
+        """Return whether the library is expected to run each candidate, (problems, candidates).
+
+        ``sizes`` is (problems, sizes).
+        """
+        # 1. Problems with equal traits get one code (problems,). The first column is for families without traits.
+        traits = self.setting.family.traits(self.setting.problem(sizes.T))
+        columns = [np.broadcast_to(column, len(sizes)) for column in (0, *traits)]
+        _, first, code = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
+        # 2. The first valid problem of a code decides for all. Libraries also time invalid problems (a filter larger
+        #    than its input). If all problems of a code are invalid, no candidate is refused.
+        no_reasons: Reasons = (None,) * len(self.candidates)
+        reasons = [
+            self._of_any(sizes[start : start + 1]) or self._of_any(sizes[code == i]) or no_reasons
+            for i, start in enumerate(first)
+        ]
+        # 3. The decisions (codes, candidates), expanded to the problems.
+        table = np.array([[reason is None for reason in row] for row in reasons], dtype=bool)
+        return table.reshape(len(first), len(self.candidates))[code.ravel()]
+
+    def _of_any(self, sizes: np.ndarray) -> Reasons | None:
+        """Return the reasons of the first valid problem among the sizes, or None if there is no valid problem."""
+        for row in sizes.tolist():
+            try:
+                return self.of(self.setting.problem(row))
+            except InputError:
+                continue
+        return None
+
 
 ROOFLINE_HALF_WIDTH = log(10.0)
 """Half width of a roofline time in log time. Kernels take up to about ten times their roofline time."""
@@ -400,3 +476,73 @@ class Ranker:
         if reason is None and estimate is not None and estimate.source == FLOOR:
             return NOTES["at_floor"].format(self.evidence.floor_us[position])
         return reason
+
+
+Listed = Mapping[str, "HeuristicEntry"]
+"""Name → entry of the configurations that cuDNN's heuristic lists for a problem."""
+
+
+def listed_configurations(ranker: Ranker, problems: Sequence[Any]) -> list[Listed]:
+    """Return the configurations of each problem on the ranker's GPU.
+
+    Raises `InputError` if cuDNN or its frontend is missing, crashes, or is not of the release that was measured.
+    """
+    from surrogate.collect.device import DeviceLostError
+    from surrogate.collect.open_device import open_ranking
+
+    version = dict(ranker.setting.versions)[CUDNN_GRAPH]
+    measured = ranker.family_model.domain.versions_of(CUDNN_GRAPH)
+    with closing(open_ranking(ranker.setting.gpu)) as ranking:
+        try:
+            installed = ranking.device_info().library_version
+            if version not in measured or installed != version:
+                releases = ", ".join(sorted(measured, key=version_key))
+                rule = f"configurations of cuDNN {releases} were measured"
+                raise InputError(f"{rule}; ask for that release and install it, {installed} is installed")
+            distinct = dict.fromkeys(problems)
+            lists = {problem: {each.algorithm: each for each in ranking.heuristic(problem)} for problem in distinct}
+            return [lists[problem] for problem in problems]
+        except DeviceLostError as error:
+            raise InputError(f"cuDNN's heuristic failed: {error}") from None
+
+
+def has_engines(ranker: Ranker) -> bool:
+    """Return whether engine configurations are candidates."""
+    return any(library == CUDNN_GRAPH for library, _ in ranker.setting.versions)
+
+
+def is_listed(ranker: Ranker, sizes: np.ndarray) -> np.ndarray:
+    """Return False (problems, candidates) for configurations that cuDNN's heuristic does not list."""
+    listed = listed_configurations(ranker, [ranker.setting.problem(row) for row in sizes.tolist()])
+    return np.array([[c.library != CUDNN_GRAPH or c.algorithm in names for c in ranker.candidates] for names in listed])
+
+
+def rankings_of(ranker: Ranker, problems: Sequence[AnyProblem]) -> list[Ranking]:
+    """Return the rankings without unlisted configurations. Listed ones that were never measured are excluded.
+
+    A listed configuration has the workspace and the determinism that cuDNN states for the problem.
+    """
+    rankings = ranker.rank_many(problems)
+    if not has_engines(ranker):
+        return rankings
+    measured = {each.algorithm for each in ranker.candidates if each.library == CUDNN_GRAPH}
+    answers = []
+    for problem, ranking, listed in zip(problems, rankings, listed_configurations(ranker, problems), strict=True):
+        unlisted = measured - listed.keys()
+        estimates = [_as_listed(each, listed) for each in ranking.estimates if each.candidate.name not in unlisted]
+        excluded = [each for each in ranking.excluded if each.algorithm not in unlisted]
+        excluded += [Excluded(name, NOTES["never_measured"]) for name in listed if name not in measured]
+        refusals = [ranker.memory_refusal(problem, estimate.workspace_bytes) for estimate in estimates]
+        pairs = list(zip(estimates, refusals, strict=True))
+        excluded += [Excluded(estimate.candidate.name, reason) for estimate, reason in pairs if reason]
+        answers.append(Ranking(tuple(estimate for estimate, reason in pairs if not reason), tuple(excluded)))
+    return answers
+
+
+def _as_listed(estimate: Estimate, listed: Listed) -> Estimate:
+    """Return the estimate with the workspace and the determinism of its entry, if it has one."""
+    entry = listed.get(estimate.candidate.name)
+    if entry is None:
+        return estimate
+    candidate = replace(estimate.candidate, deterministic=entry.deterministic is not False)
+    return estimate._replace(candidate=candidate, workspace_bytes=entry.workspace_bytes or 0)

@@ -20,13 +20,12 @@ from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
-from surrogate.prediction.ranking import CandidateEvidence, Ranker
+from surrogate.prediction.ranking import CandidateEvidence, Ranker, SupportRules
 from surrogate.prediction.results import DATASHEET, MODEL, NOTES, SIMILAR_GPU
 from surrogate.prediction.sources import datasheet
 from surrogate.prediction.sources.model import TreeSource, model_source
 from surrogate.prediction.sources.similar_gpu import AverageRankSource, FastestSource, SimilarGpus
 from surrogate.prediction.sources.source import CalibratedSource, Context, LibraryCandidate, Mixed, QuerySetting, Source
-from surrogate.prediction.support_rules import SupportRules
 from surrogate.uncertainty import intervals
 from surrogate.uncertainty.domain import SettingKey
 from surrogate.uncertainty.intervals import ALL, Widths

@@ -14,8 +14,7 @@ from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features import InputError, RowError, canonical, check_choice, checked_int
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
-from surrogate.prediction.engines import has_engines, is_listed
-from surrogate.prediction.ranking import Ranker
+from surrogate.prediction.ranking import Ranker, has_engines, is_listed
 from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions
 

@@ -1,4 +1,8 @@
-"""Fit the errors of times on unmeasured GPUs, from fits that hold out a GPU with its architecture."""
+"""Fit the errors of times on unmeasured GPUs, and of kernel groups in settings in which they were never measured.
+
+Both come from fits that hold out these rows. Grouped and depthwise convolutions run kernels of their own: a model that
+saw them in fp32 may be wrong by far about their kernels in fp16.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,13 +11,12 @@ import numpy as np
 import pandas as pd
 from msgspec import structs
 
-from surrogate.dataset.problems import device_names, joined, row_groups, shape_columns, shape_names
+from surrogate.dataset.problems import device_names, joined, kernel_groups, row_groups, shape_columns, shape_names
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels
 from surrogate.uncertainty import intervals
-from surrogate.uncertainty.fit import dtypes_of, fit_independent_share
-from surrogate.uncertainty.held_out_fits import Split
-from surrogate.uncertainty.intervals import COVERAGE, UNMEASURED_HALF_WIDTH, HeldOutGpuErrors, UnmeasuredGpuErrors
+from surrogate.uncertainty.fit import FitTimes, Split, dtypes_of, fit_independent_share
+from surrogate.uncertainty.intervals import COVERAGE, HeldOutGpuErrors, UnmeasuredGpuErrors
 
 MIN_GPUS = 3
 """Minimum number of GPUs that show how GPUs differ."""
@@ -116,7 +119,7 @@ def held_out_gpu_errors(rows: Rows, predicted: np.ndarray, was_trained: np.ndarr
     has_trained_settings = np.isin(device, np.unique(device[was_trained]))
     by_group = {"": errors_at(np.flatnonzero(was_trained | ~has_trained_settings))}
     if frame["line"].nunique() == 1:  # the errors of one line do not show those of another
-        half_width = max(by_group[""].half_width, UNMEASURED_HALF_WIDTH)
+        half_width = max(by_group[""].half_width, intervals.UNMEASURED_HALF_WIDTH)
         by_group[""] = replace(by_group[""], half_width=half_width)
     if len(never := np.flatnonzero(~was_trained)):
         by_group[intervals.NEVER] = errors_at(never)
@@ -175,3 +178,42 @@ def gpu_splits(rows: Rows, seed: int) -> list[Split]:
         if len(sample):
             splits.append((position[sample], position[holdout]))
     return splits
+
+
+MIN_ROWS = 20
+"""Minimum number of held-out rows that show an error."""
+
+
+def group_splits(rows: Rows, seed: int) -> list[Split]:
+    """Return splits that hold out a kernel group: in its largest setting if it was measured in several, else anywhere.
+
+    The training rows have other shapes than the held-out rows.
+    """
+    if not rows.family.kernel_groups:
+        return []
+    group = kernel_groups(rows.frame, rows.family)
+    setting = joined(rows.frame, rows.family.setting_names).to_numpy()
+    is_held_out_shape = fold_labels(shape_names(rows.frame, rows.family), GPU_FOLDS, seed) == 0
+    splits = []
+    for name in rows.family.kernel_groups[1:]:
+        in_group = rows.ok & (group == name)
+        settings, counts = np.unique(setting[in_group], return_counts=True)
+        in_setting = in_group & (setting == settings[counts.argmax()]) if len(settings) > 1 else in_group
+        holdout = np.flatnonzero(in_setting & is_held_out_shape)
+        train = np.flatnonzero(rows.ok & ~in_setting & ~is_held_out_shape)
+        if len(holdout) >= MIN_ROWS and len(train):
+            splits.append((np.sort(np.random.default_rng(seed).permutation(train)[:MAX_FIT_ROWS]), holdout))
+    return splits
+
+
+def fit_unmeasured_group(rows: Rows, splits: Sequence[Split], answers: Sequence[FitTimes]) -> float:
+    """Return the half width in log time that holds nine in ten held-out times of every group of `group_splits`.
+
+    It is `intervals.UNMEASURED_GROUP_HALF_WIDTH` if no group was held out.
+    """
+    half_widths = [
+        np.nanquantile(np.abs(np.log(answer[0] / rows.time_us[holdout])), COVERAGE)
+        for (_, holdout), answer in zip(splits, answers, strict=True)
+        if answer is not None
+    ]
+    return float(f"{max(half_widths):.4g}") if half_widths else intervals.UNMEASURED_GROUP_HALF_WIDTH

@@ -15,7 +15,7 @@ from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.models import MODELS
 from surrogate.models.calibrated import PRIORS, _factor, fit_correction
 from surrogate.models.times import Correction, CorrectionInputs, correction_columns, covariance
-from surrogate.prediction.calibrate import calibrate
+from surrogate.prediction.evaluate import calibrate
 from tests.prediction.problems import predicted
 from tests.tables import checked
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.rows import Rows
-from surrogate.evaluation.importance import column_importance, mean_importance
+from surrogate.evaluation.fold_fits import column_importance, mean_importance
 from surrogate.models.base import TimeModel
 from tests.tables import checked
 

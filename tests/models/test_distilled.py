@@ -11,7 +11,7 @@ from surrogate.dataset.problems import problems_of
 from surrogate.dataset.rows import Rows
 from surrogate.features.gpu import gpu, gpus
 from surrogate.models.base import TimeModel
-from surrogate.models.distilled import DistilledTerms, nearby_rows, on_other_gpus, scaled_sizes
+from surrogate.models.boosted import DistilledTerms, nearby_rows, on_other_gpus, scaled_sizes
 from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.known import cases
 from tests.models.test_interpolated import products

@@ -8,7 +8,7 @@ from experiments.sources import DEFAULT_FOLDER
 from surrogate import predict, read_dataset, select
 from surrogate.dataset.rows import rows_of
 from surrogate.features.families import parse_problem
-from surrogate.models.unit_times import CALL_US, EXPONENTIAL_WEIGHT, UnitTimes
+from surrogate.models.linear import CALL_US, EXPONENTIAL_WEIGHT, UnitTimes
 from surrogate.network.predict import load_predictors
 from tests.tables import checked, every
 

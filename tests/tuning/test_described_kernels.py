@@ -17,7 +17,7 @@ from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.store import read_dataset
 from surrogate.features.description import description_of
 from surrogate.features.families import FAMILIES, DescribedFamily
-from surrogate.prediction.calibrate import calibrate
+from surrogate.prediction.evaluate import calibrate
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import TrainingShapes

@@ -16,7 +16,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.families import FAMILIES
 from surrogate.models import model_class
 from surrogate.models.base import duplicate
-from surrogate.uncertainty import fit, held_out_fits, unmeasured_gpu
+from surrogate.uncertainty import fit, unmeasured_gpu
 from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
 from tests.tables import checked, every
 
@@ -252,9 +252,9 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
 
 def predicted_without(model, rows, splits) -> tuple[np.ndarray, np.ndarray]:
     """Return (rows,) predictions by clones fitted without the row, and distances to the clones' training shapes."""
-    fits = [held_out_fits.Fit("a split", duplicate(model), *split) for split in splits]
-    answers = held_out_fits.run_fits(rows, fits, lambda name, count: lambda share: None)
-    return held_out_fits.combined_answers(rows, splits, answers)
+    fits = [fit.Fit("a split", duplicate(model), *split) for split in splits]
+    answers = fit.run_fits(rows, fits, lambda name, count: lambda share: None)
+    return fit.combined_answers(rows, splits, answers)
 
 
 def unmeasured_gpu_errors(rows: Rows, evaluated: bool) -> UnmeasuredGpuErrors:
@@ -275,7 +275,7 @@ def products(gpus: tuple[str, ...]) -> pd.DataFrame:
 def test_held_out_predictions_come_from_fits_without_the_shape(refused, table: Table) -> None:
     """Every row gets a prediction and a positive distance to its fold's training shapes."""
     rows = checked(table(12))
-    predicted, distance = predicted_without(model_class("linear-terms")(), rows, held_out_fits.shape_splits(rows, 4, 0))
+    predicted, distance = predicted_without(model_class("linear-terms")(), rows, fit.shape_splits(rows, 4, 0))
     assert np.isfinite(predicted[rows.ok]).all() and (distance > 0).all()
     with refused("shape"):
-        held_out_fits.shape_splits(rows.take(rows.shape == 0), 4, 0)
+        fit.shape_splits(rows.take(rows.shape == 0), 4, 0)

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from surrogate.models.json_types import Number
-from surrogate.models.least_squares import relative_fit
+from surrogate.models.linear import relative_fit
 from surrogate.models.seer import physics
 from surrogate.models.seer.kernels import GEMM_P, TilePredictor, tree_inputs
 from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix

@@ -16,8 +16,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features import Formula, Gpu, Number, ProblemTerms, one_line_errors, tiled_product_us, version_column
 from surrogate.features.families import AnyProblem
 from surrogate.models.call_cost import call_cost_us
-from surrogate.models.grid import distinct_rows
-from surrogate.models.neighbours import MeasuredCandidates, log_corrections
+from surrogate.models.grid import MeasuredCandidates, distinct_rows, log_corrections
 from surrogate.models.times import BoostedArrays
 from surrogate.models.trees import ReadyTrees
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
@@ -180,7 +179,7 @@ class TreeSource(Source):
         candidates = candidate_of_row[rows]
 
         def terms(same: np.ndarray, owner: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """Implement `surrogate.models.neighbours.Terms`; positions count the rows with measurements."""
+            """Implement `surrogate.models.grid.Terms`; positions count the rows with measurements."""
             design = x[rows[same]]
             candidate = candidates[np.concatenate([same, owner])]
             if len(owner):

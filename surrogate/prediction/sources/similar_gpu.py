@@ -14,9 +14,9 @@ import numpy as np
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features import Gpu
 from surrogate.features.families import Family
+from surrogate.prediction.ranking import SupportRules
 from surrogate.prediction.results import MODEL, SIMILAR_GPU
 from surrogate.prediction.sources.source import Source, Times
-from surrogate.prediction.support_rules import SupportRules
 
 if TYPE_CHECKING:
     from surrogate.prediction.ranking import Ranker
