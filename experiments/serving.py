@@ -1,9 +1,10 @@
 """Errors of predicted servers of language models. The model's family is held out of every fitted constant.
 
-The measured servers of vLLM, SGLang and TensorRT-LLM are ai-dynamo/aiconfigurator's sample. It is part of the package
-aiconfigurator-core, with the models' configurations. Only aggregated servers are used: prefill and decoding on the same
-GPUs. Two constants per framework are fitted (`surrogate.network.serving`) and judged on each family in turn, with that
-family held out.
+The measured servers of vLLM, SGLang and TensorRT-LLM are ai-dynamo/aiconfigurator's sample, each counted once. It is
+part of the package aiconfigurator-core, with the models' configurations. Only aggregated servers are used: prefill and
+decoding on the same GPUs. The constants of first tokens (`surrogate.network.serving`) are judged on each family in
+turn, with that family held out of the fit. The published servers of a framework hold first tokens back for further
+steps. The product's times do not have these steps; ``ttft_held`` has them.
 
 The width of an interval contains the times of the other families, each with constants from its other families. Widths
 are computed over all frameworks together, because one framework has too few families to show the error of a further
@@ -46,7 +47,10 @@ FLOAT4 = "w4a8_mxfp4_mxfp8"
 """Arithmetic of TensorRT-LLM's mxfp4 experts on GPUs with fp4 units."""
 TAIL = 0.05
 """Share of the errors outside the interval on each side."""
-WORDS = ("ttft", "tpot")
+LATEST = {"ttft": "ttft_held", "tpot": "tpot_predicted"}
+"""Time → column from which its interval's upper end is measured."""
+RESTARTS = 3
+"""Starts of a fit, each at the result of the one before."""
 MIN_GROUP = 5
 """Minimum number of configurations whose order is judged."""
 ORIGIN = "github.com/ai-dynamo/aiconfigurator, systems/silicon_sample.csv of aiconfigurator-core 0.12.0, Apache-2.0"
@@ -69,7 +73,7 @@ def read_sample(systems: Path) -> pd.DataFrame:
     stated = table["silicon_data_source"].str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
     table["users"] = stated.fillna(table["batch_size"]).astype(int)
     models = NAMES["models"]
-    return pd.DataFrame(
+    sample = pd.DataFrame(
         {
             "id": table["id"],
             "model": table["model_path"],
@@ -89,6 +93,7 @@ def read_sample(systems: Path) -> pd.DataFrame:
             "row": [_row(entry, systems.parent / "model_configs") for _, entry in table.iterrows()],
         }
     )
+    return sample.drop_duplicates(["gpu", "library", "ttft_ms", "tpot_ms"])  # several sources have the same measurement
 
 
 def _row(entry: Any, configs: Path) -> Row:
@@ -153,69 +158,81 @@ def predict_steps(sample: pd.DataFrame) -> pd.DataFrame:
     return sample.assign(steps=pd.Series(steps), refused=pd.Series(refused))
 
 
-def fitted(rows: pd.DataFrame) -> ServerModel:
-    """Return the model of one framework's rows, without widths. A family's weight is the square root of its rows."""
+def fitted(rows: pd.DataFrame) -> dict[str, ServerModel]:
+    """Return framework → model of the rows, without widths. A family's weight is the square root of its rows."""
     weights = _weights(rows)
     measured = np.log(rows["ttft_ms"].to_numpy())
-    # The time to first token is linear in both constants.
+    libraries, numbers = np.unique(rows["library"], return_inverse=True)
+    # The time to first token is linear in the constants.
     alone_ms = np.array([steps.ttft_ms(0.0, 0.0) for steps in rows["steps"]])
     others_ms = np.array([steps.ttft_ms(0.0, 1.0) for steps in rows["steps"]]) - alone_ms
-
-    def errors(constants: np.ndarray) -> np.ndarray:
-        start_ms, share = np.abs(constants)
-        return measured - np.log(start_ms + alone_ms + share * others_ms)
+    step_ms = np.array([steps.step_ms for steps in rows["steps"]])
 
     def loss(constants: np.ndarray) -> float:
-        return float(np.sum(weights * np.hypot(errors(constants), 0.02)))
+        share, *waits = np.abs(constants)
+        predicted = alone_ms + share * others_ms + np.array(waits)[numbers] * step_ms
+        return float(np.sum(weights * np.hypot(measured - np.log(predicted), 0.02)))
 
-    constants = np.abs(minimize(loss, [50.0, 0.1], method="Nelder-Mead", options={"xatol": 1e-3}).x)
-    return ServerModel(*constants.round(3).tolist(), ttft=(0.0, 0.0), tpot=(0.0, 0.0))
+    constants = np.array([0.1] + [10.0] * len(libraries))
+    for _ in range(RESTARTS):
+        constants = np.abs(minimize(loss, constants, method="Nelder-Mead", options={"xatol": 1e-3}).x)
+    share, *waits = constants.round(3).tolist()
+    start = min(waits)
+    held = {str(library): round(wait - start, 3) for library, wait in zip(libraries, waits, strict=True)}
+    return {name: ServerModel(start, share, steps, ttft=(0.0, 0.0), tpot=(0.0, 0.0)) for name, steps in held.items()}
 
 
 def _weights(rows: pd.DataFrame) -> np.ndarray:
     return 1 / np.sqrt(rows.groupby(["library", "family"])["ttft_ms"].transform("size").to_numpy())
 
 
-def _predicted(rows: pd.DataFrame, model: ServerModel) -> pd.DataFrame:
-    """Return the rows with both times by a model, in columns as in `Interval`."""
-    times = np.array([steps.intervals(model) for steps in rows["steps"]])
+def _predicted(rows: pd.DataFrame, models: dict[str, ServerModel]) -> pd.DataFrame:
+    """Return the rows with both times, in columns as in `Interval`, and ``ttft_held``, with the held steps."""
+    laws = [models[library] for library in rows["library"]]
+    pairs = list(zip(rows["steps"], laws, strict=True))
+    times = np.array([steps.intervals(law) for steps, law in pairs])
     names = enumerate(("predicted", "low", "high"))
-    return rows.assign(**{f"{word}_{name}": times[:, i, j] for j, name in names for i, word in enumerate(WORDS)})
+    columns = {f"{word}_{name}": times[:, i, j] for j, name in names for i, word in enumerate(LATEST)}
+    held = [steps.ttft_ms(law.start_steps + law.held_steps, law.share) for steps, law in pairs]
+    return rows.assign(**columns, ttft_held=held)
 
 
 def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with both times, predicted by constants of the framework's other families."""
-    parts = []
-    for _, part in rows.groupby("library"):
-        for family, own in part.groupby("family"):
-            parts.append(_predicted(own, fitted(part[part["family"] != family])))
-    return pd.concat(parts)
+    """Return the rows with both times, predicted by constants of the other families."""
+    families = rows.groupby("family")
+    return pd.concat([_predicted(own, fitted(rows[rows["family"] != family])) for family, own in families])
 
 
 def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the distances, in log time, of measured times below and above `_left_out`, without a tail on each side."""
+    """Return the distances, in log time, of measured times below the predicted and above the held times of `_left_out`.
+
+    A tail on each side is outside.
+    """
     rows, widths = _left_out(rows), {}
     weights = _weights(rows)
-    for word in WORDS:
-        errors = np.log((rows[f"{word}_ms"] / rows[f"{word}_predicted"]).to_numpy())
-        order = np.argsort(errors)
-        share = np.cumsum(weights[order]) / weights.sum()
-        low, high = np.interp([TAIL, 1 - TAIL], share, errors[order])
-        widths[word] = round(max(-low, 0.0), 3), round(max(high, 0.0), 3)
+    for word in LATEST:
+        ends = []
+        for name, share in ((f"{word}_predicted", TAIL), (LATEST[word], 1 - TAIL)):
+            errors = np.log((rows[f"{word}_ms"] / rows[name]).to_numpy())
+            order = np.argsort(errors)
+            ends.append(float(np.interp(share, np.cumsum(weights[order]) / weights.sum(), errors[order])))
+        widths[word] = round(max(-ends[0], 0.0), 3), round(max(ends[1], 0.0), 3)
     return widths
+
+
+def _models(rows: pd.DataFrame) -> dict[str, ServerModel]:
+    """Return the models of the rows, with widths."""
+    widths = _widths(rows)
+    return {library: replace(model, **widths) for library, model in fitted(rows).items()}
 
 
 def judged(sample: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with predictions, each with the times by a model that was fitted without its family."""
     rows = sample[sample["steps"].notna()]
-    parts = []
-    for family in rows["family"].unique():
-        others = rows[rows["family"] != family]
-        widths = _widths(others)
-        for library, own in rows[rows["family"] == family].groupby("library"):
-            model = replace(fitted(others[others["library"] == library]), **widths)
-            parts.append(_predicted(own, model))
-    return pd.concat(parts).sort_index()
+    families = rows.groupby("family")
+    return pd.concat(
+        [_predicted(own, _models(rows[rows["family"] != family])) for family, own in families]
+    ).sort_index()
 
 
 def peer(rows: pd.DataFrame, python: str) -> pd.DataFrame:
@@ -270,17 +287,16 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for cut in cuts:
         for key, part in rows.groupby(list(cut)) if cut else [((), rows)]:
             labels = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
+            held = (part["ttft_held"] / part["ttft_ms"] - 1).abs().median()
+            errors = {**scores(part, "tpot"), **scores(part, "ttft"), "ttft_held": held, **beside_peer(part)}
             floors = float(np.mean([bool(steps.floored_problems) for steps in part["steps"]]))
-            errors = {**scores(part, "tpot"), **scores(part, "ttft"), "floors": floors, **beside_peer(part)}
-            lines.append({**labels, "n": len(part), **errors})
+            lines.append({**labels, "n": len(part), **errors, "floors": floors})
     return pd.DataFrame(lines)
 
 
 def store(rows: pd.DataFrame) -> None:
     """Write the models of all frameworks, fitted to all families."""
-    widths = _widths(rows)
-    models = {str(library): replace(fitted(part), **widths) for library, part in rows.groupby("library")}
-    text = json.dumps({"origin": ORIGIN, "laws": to_json_types(models)}, indent=1)
+    text = json.dumps({"origin": ORIGIN, "laws": to_json_types(_models(rows))}, indent=1)
     write_text(bundled.FOLDER / FILE, f"{text}\n")
 
 

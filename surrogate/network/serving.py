@@ -7,8 +7,10 @@ user. It runs one step after another (continuous batching with chunked prefill):
   While one request reads ``output`` tokens, each other request begins once. So TPOT is
   ``decode + (running − 1) / (output − 1) · prompt``. No constant in it is fitted to servers. If answers are short, they
   have too few steps for all prompts; then prompts wait (`MIN_ANSWER_TOKENS`).
-- TTFT is ``start + prompt · (1 + share · (running − 1))``, since users that begin together wait for one another.
-  ``start`` and ``share`` are fitted for each framework (`experiments/serving.py`).
+- TTFT is ``prompt · (1 + share · (running − 1)) + start · step``, since users that begin together wait for one another.
+  ``share`` and ``start``, a number of steps, are the same for all frameworks (`experiments/serving.py`). Published
+  servers of a framework may hold first tokens back for further steps, by options of their launch or by their clients.
+  Measurements cannot separate the two, so these steps are in the upper end of the interval only.
 - ``running`` is the number of requests that fit in the cache. Any other request waits until others end.
 
 Kernel times come from a framework's tables, which were measured in CUDA graphs. Servers ship and tune the same few
@@ -58,13 +60,15 @@ PROMPTS = "prompts"
 class ServerModel:
     """The constants of a framework.
 
-    ``start_ms`` is the time before a prompt's first step. ``share`` is the share of the other users for which a prompt
-    waits. ``ttft`` and ``tpot`` are the lower and upper half widths of the 90 % intervals in log time, from families
-    that were held out of the fit.
+    ``start_steps`` is the number of steps before a prompt's first one. ``share`` is the share of the other users for
+    which a prompt waits. Both are the same for all frameworks. ``held_steps`` is the number of steps for which the
+    framework's published servers hold first tokens back. ``ttft`` and ``tpot`` are the lower and upper half widths of
+    the 90 % intervals in log time, from families that were held out of the fit.
     """
 
-    start_ms: float
+    start_steps: float
     share: float
+    held_steps: float
     ttft: tuple[float, float]
     tpot: tuple[float, float]
 
@@ -145,7 +149,12 @@ class ServerSteps:
     @property
     def tpot_ms(self) -> float:
         """The time per output token after the first; NaN if answers have one token."""
-        return self.decode_ms + self.prompts_ms if self.load.output > 1 else nan
+        return self.step_ms if self.load.output > 1 else nan
+
+    @property
+    def step_ms(self) -> float:
+        """The mean time of a step, with its share of prompts."""
+        return self.decode_ms + self.prompts_ms
 
     @property
     def prompts_ms(self) -> float:
@@ -166,24 +175,31 @@ class ServerSteps:
         """The number of other prompts that a prompt waits for if the steps of an answer have no room for all."""
         return max(self.running - 1 - (self.load.output - 1) * self._max_prompts, 0.0) / self.stages
 
-    def ttft_ms(self, start_ms: float, share: float) -> float:
+    def ttft_ms(self, start_steps: float, share: float) -> float:
         """Return the time to first token."""
-        request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * (self.decode_ms + self.prompts_ms)
-        return self.admitted_ttft_ms(start_ms, share) + (self.users - self.running) / self.running * request_ms
+        return self.admitted_ttft_ms(start_steps, share) + self.slot_ms
 
-    def admitted_ttft_ms(self, start_ms: float, share: float) -> float:
+    def admitted_ttft_ms(self, start_steps: float, share: float) -> float:
         """Return the time to first token of a request that has a slot in the cache."""
-        return start_ms + self.prompt_ms * (1 + max(share * (self.running - 1) / self.stages, self.queued))
+        prompts = 1 + max(share * (self.running - 1) / self.stages, self.queued)
+        return start_steps * self.step_ms + self.prompt_ms * prompts
+
+    @property
+    def slot_ms(self) -> float:
+        """The time for which a request waits for a slot in the cache."""
+        request_ms = self.prompt_ms * (1 + self.queued) + (self.load.output - 1) * self.step_ms
+        return (self.users - self.running) / self.running * request_ms
 
     def intervals(self, model: ServerModel) -> tuple[TimeInterval, TimeInterval, TimeInterval]:
         """Return TTFT, TPOT, and the time for which a request holds its slot in the cache.
 
         No lower end is below the bound by peak rates.
         """
-        min_ms = self.min_ttft_ms * (1 + self.queued)
-        ttft = self._interval(self.ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
+        min_ms, held_ms = self.min_ttft_ms * (1 + self.queued), model.held_steps * self.step_ms
+        admitted_ms = self.admitted_ttft_ms(model.start_steps, model.share)
+        ttft = self._interval(admitted_ms + self.slot_ms, model.ttft, min_ms, held_ms)
         tpot = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
-        admitted_ttft = self._interval(self.admitted_ttft_ms(model.start_ms, model.share), model.ttft, min_ms)
+        admitted_ttft = self._interval(admitted_ms, model.ttft, min_ms, held_ms)
         return ttft, tpot, self.request_ms(admitted_ttft, tpot)
 
     def request_ms(self, ttft: TimeInterval, tpot: TimeInterval) -> TimeInterval:
@@ -191,9 +207,9 @@ class ServerSteps:
         count = self.load.output - 1
         return TimeInterval(*(start + (count * token if count else 0) for start, token in zip(ttft, tpot, strict=True)))
 
-    def _interval(self, time: float, widths: tuple[float, float], minimum: float) -> TimeInterval:
+    def _interval(self, time: float, widths: tuple[float, float], minimum: float, held_ms: float = 0.0) -> TimeInterval:
         low, high = (hypot(width, self.half_width) for width in widths)
-        return TimeInterval(time, min(time, max(time * exp(-low), minimum)), time * exp(high))
+        return TimeInterval(time, min(time, max(time * exp(-low), minimum)), (time + held_ms) * exp(high))
 
     @property
     def bound(self) -> str:

@@ -35,20 +35,20 @@ MEASURED: dict[str, Any] = {"memory_bytes": 1.0, "fits": True, "half_width": 0.0
 MEASURED |= {"parts": {"products": 0.7, "prompts": 0.3}}
 SHORT: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8}
 STEPS = ServerSteps(Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, **MEASURED)
-SERVER_MODEL = ServerModel(start_ms=5.0, share=0.1, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
+SERVER_MODEL = ServerModel(start_steps=0.5, share=0.1, held_steps=2.0, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
 def test_token_time_is_a_step_plus_a_share_of_other_prompts() -> None:
     """Ten other users start once in 100 tokens, which is 0.1 prompts per token."""
     assert STEPS.tpot_ms == pytest.approx(10 + 0.1 * 40)
-    assert STEPS.ttft_ms(5.0, 0.1) == pytest.approx(5 + 40 * (1 + 0.1 * 10))
+    assert STEPS.ttft_ms(0.5, 0.1) == pytest.approx(0.5 * 14 + 40 * (1 + 0.1 * 10))
     assert replace(STEPS, users=1, running=1).tpot_ms == 10.0
 
 
 def test_requests_beyond_the_cache_wait_for_a_free_slot() -> None:
     waiting = replace(STEPS, users=22)
     assert waiting.tpot_ms == STEPS.tpot_ms and waiting.bound == "memory"
-    assert waiting.ttft_ms(5.0, 0.1) - STEPS.ttft_ms(5.0, 0.1) == pytest.approx(40 + 100 * 14)
+    assert waiting.ttft_ms(0.5, 0.1) - STEPS.ttft_ms(0.5, 0.1) == pytest.approx(40 + 100 * 14)
 
 
 def test_short_answers_are_limited_by_prompt_throughput() -> None:
@@ -65,17 +65,20 @@ def test_short_answers_are_limited_by_prompt_throughput() -> None:
 
 def test_intervals_widen_if_kernels_were_not_measured() -> None:
     ttft, tpot, _ = STEPS.intervals(SERVER_MODEL)
-    assert (ttft.low, ttft.high) == pytest.approx((ttft.time / 2, ttft.time * 4))
+    assert (ttft.low, ttft.high) == pytest.approx((ttft.time / 2, (ttft.time + 2 * 14) * 4))  # two steps are held back
     assert (tpot.low, tpot.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(SERVER_MODEL)[1]
     assert wider.low < 14 and wider.high > 28
     bounded = replace(STEPS, min_ttft_ms=60.0, min_tpot_ms=99.0).intervals(SERVER_MODEL)
-    assert [interval.low for interval in bounded[:2]] == pytest.approx([60, bounded[1].time])  # times are 85 and 14 ms
+    assert [interval.low for interval in bounded[:2]] == pytest.approx([60, bounded[1].time])  # times are 87 and 14 ms
 
 
-def test_every_framework_has_a_server_model() -> None:
-    assert set(server_models()) == {"vllm", "sglang", "trtllm"}
-    assert all(model.start_ms > 0 and 0 < model.share < 1 for model in server_models().values())
+def test_first_tokens_do_not_choose_the_framework() -> None:
+    models = server_models()
+    assert set(models) == {"vllm", "sglang", "trtllm"}
+    assert all(model.start_steps > 0 and 0 < model.share < 1 for model in models.values())
+    assert len({STEPS.intervals(model)[0][:2] for model in models.values()}) == 1  # the same time and lower end
+    assert models["vllm"].held_steps == 0 < models["trtllm"].held_steps < models["sglang"].held_steps
 
 
 @pytest.fixture(scope="module")
