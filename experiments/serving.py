@@ -3,8 +3,8 @@
 The measured servers of vLLM, SGLang and TensorRT-LLM are ai-dynamo/aiconfigurator's sample, each counted once. It is
 part of the package aiconfigurator-core, with the models' configurations. Only aggregated servers are used: prefill and
 decoding on the same GPUs. The constants of first tokens (`surrogate.network.serving`) are judged on each family in
-turn, with that family held out of the fit. The published servers of a framework hold first tokens back for further
-steps. The product's times do not have these steps; ``ttft_held`` has them.
+turn, with that family held out of the fit. The published servers of a framework delay first tokens by further
+steps. The product's times do not have these steps; ``ttft_delayed`` has them.
 
 The width of an interval contains the times of the other families, each with constants from its other families. Widths
 are computed over all frameworks together, because one framework has too few families to show the error of a further
@@ -47,7 +47,7 @@ FLOAT4 = "w4a8_mxfp4_mxfp8"
 """Arithmetic of TensorRT-LLM's mxfp4 experts on GPUs with fp4 units."""
 TAIL = 0.05
 """Share of the errors outside the interval on each side."""
-LATEST = {"ttft": "ttft_held", "tpot": "tpot_predicted"}
+LATEST = {"ttft": "ttft_delayed", "tpot": "tpot_predicted"}
 """Time → column from which its interval's upper end is measured."""
 RESTARTS = 3
 """Starts of a fit, each at the result of the one before."""
@@ -178,8 +178,8 @@ def fitted(rows: pd.DataFrame) -> dict[str, ServerModel]:
         constants = np.abs(minimize(loss, constants, method="Nelder-Mead", options={"xatol": 1e-3}).x)
     share, *waits = constants.round(3).tolist()
     start = min(waits)
-    held = {str(library): round(wait - start, 3) for library, wait in zip(libraries, waits, strict=True)}
-    return {name: ServerModel(start, share, steps, ttft=(0.0, 0.0), tpot=(0.0, 0.0)) for name, steps in held.items()}
+    delays = {str(library): round(wait - start, 3) for library, wait in zip(libraries, waits, strict=True)}
+    return {name: ServerModel(start, share, steps, ttft=(0.0, 0.0), tpot=(0.0, 0.0)) for name, steps in delays.items()}
 
 
 def _weights(rows: pd.DataFrame) -> np.ndarray:
@@ -187,14 +187,14 @@ def _weights(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _predicted(rows: pd.DataFrame, models: dict[str, ServerModel]) -> pd.DataFrame:
-    """Return the rows with both times, in columns as in `Interval`, and ``ttft_held``, with the held steps."""
+    """Return the rows with both times, in columns as in `Interval`, and ``ttft_delayed``, with the delay."""
     laws = [models[library] for library in rows["library"]]
     pairs = list(zip(rows["steps"], laws, strict=True))
     times = np.array([steps.intervals(law) for steps, law in pairs])
     names = enumerate(("predicted", "low", "high"))
     columns = {f"{word}_{name}": times[:, i, j] for j, name in names for i, word in enumerate(LATEST)}
-    held = [steps.ttft_ms(law.start_steps + law.held_steps, law.share) for steps, law in pairs]
-    return rows.assign(**columns, ttft_held=held)
+    delayed = [steps.ttft_ms(law.start_steps + law.delay_steps, law.share) for steps, law in pairs]
+    return rows.assign(**columns, ttft_delayed=delayed)
 
 
 def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,7 +204,7 @@ def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the distances, in log time, of measured times below the predicted and above the held times of `_left_out`.
+    """Return the distances, in log time, of measured times below the predicted and above the delayed times of `_left_out`.
 
     A tail on each side is outside.
     """
@@ -287,8 +287,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for cut in cuts:
         for key, part in rows.groupby(list(cut)) if cut else [((), rows)]:
             labels = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
-            held = (part["ttft_held"] / part["ttft_ms"] - 1).abs().median()
-            errors = {**scores(part, "tpot"), **scores(part, "ttft"), "ttft_held": held, **beside_peer(part)}
+            delayed = (part["ttft_delayed"] / part["ttft_ms"] - 1).abs().median()
+            errors = {**scores(part, "tpot"), **scores(part, "ttft"), "ttft_delayed": delayed, **beside_peer(part)}
             floors = float(np.mean([bool(steps.floored_problems) for steps in part["steps"]]))
             lines.append({**labels, "n": len(part), **errors, "floors": floors})
     return pd.DataFrame(lines)

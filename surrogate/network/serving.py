@@ -9,7 +9,7 @@ user. It runs one step after another (continuous batching with chunked prefill):
   have too few steps for all prompts; then prompts wait (`MIN_ANSWER_TOKENS`).
 - TTFT is ``prompt · (1 + share · (running − 1)) + start · step``, since users that begin together wait for one another.
   ``share`` and ``start``, a number of steps, are the same for all frameworks (`experiments/serving.py`). Published
-  servers of a framework may hold first tokens back for further steps, by options of their launch or by their clients.
+  servers of a framework delay first tokens by further steps, by options of their launch or by their clients.
   Measurements cannot separate the two, so these steps are in the upper end of the interval only.
 - ``running`` is the number of requests that fit in the cache. Any other request waits until others end.
 
@@ -61,14 +61,14 @@ class ServerModel:
     """The constants of a framework.
 
     ``start_steps`` is the number of steps before a prompt's first one. ``share`` is the share of the other users for
-    which a prompt waits. Both are the same for all frameworks. ``held_steps`` is the number of steps for which the
-    framework's published servers hold first tokens back. ``ttft`` and ``tpot`` are the lower and upper half widths of
+    which a prompt waits. Both are the same for all frameworks. ``delay_steps`` is the number of steps by which the
+    framework's published servers delay first tokens. ``ttft`` and ``tpot`` are the lower and upper half widths of
     the 90 % intervals in log time, from families that were held out of the fit.
     """
 
     start_steps: float
     share: float
-    held_steps: float
+    delay_steps: float
     ttft: tuple[float, float]
     tpot: tuple[float, float]
 
@@ -195,11 +195,11 @@ class ServerSteps:
 
         No lower end is below the bound by peak rates.
         """
-        min_ms, held_ms = self.min_ttft_ms * (1 + self.queued), model.held_steps * self.step_ms
+        min_ms, delay_ms = self.min_ttft_ms * (1 + self.queued), model.delay_steps * self.step_ms
         admitted_ms = self.admitted_ttft_ms(model.start_steps, model.share)
-        ttft = self._interval(admitted_ms + self.slot_ms, model.ttft, min_ms, held_ms)
+        ttft = self._interval(admitted_ms + self.slot_ms, model.ttft, min_ms, delay_ms)
         tpot = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
-        admitted_ttft = self._interval(admitted_ms, model.ttft, min_ms, held_ms)
+        admitted_ttft = self._interval(admitted_ms, model.ttft, min_ms, delay_ms)
         return ttft, tpot, self.request_ms(admitted_ttft, tpot)
 
     def request_ms(self, ttft: TimeInterval, tpot: TimeInterval) -> TimeInterval:
@@ -207,9 +207,11 @@ class ServerSteps:
         count = self.load.output - 1
         return TimeInterval(*(start + (count * token if count else 0) for start, token in zip(ttft, tpot, strict=True)))
 
-    def _interval(self, time: float, widths: tuple[float, float], minimum: float, held_ms: float = 0.0) -> TimeInterval:
+    def _interval(
+        self, time: float, widths: tuple[float, float], minimum: float, delay_ms: float = 0.0
+    ) -> TimeInterval:
         low, high = (hypot(width, self.half_width) for width in widths)
-        return TimeInterval(time, min(time, max(time * exp(-low), minimum)), (time + held_ms) * exp(high))
+        return TimeInterval(time, min(time, max(time * exp(-low), minimum)), (time + delay_ms) * exp(high))
 
     @property
     def bound(self) -> str:

@@ -347,9 +347,11 @@ class _Search:
             rows = _front_first(rows)
         elif not self.choices.concurrency:
             notes[TEXTS["notes"]["search"].format(users=USERS[-1])] = None
-        held = {library: server_models()[library].held_steps for library in dict.fromkeys(row.library for row in rows)}
-        if waits := [f"{steps:.0f} steps later by {library}" for library, steps in held.items() if steps >= 1]:
-            notes[TEXTS["notes"]["held"].format(waits=" and ".join(waits))] = None
+        delays = {
+            library: server_models()[library].delay_steps for library in dict.fromkeys(row.library for row in rows)
+        }
+        if waits := [f"by {steps:.0f} steps with {library}" for library, steps in delays.items() if steps >= 1]:
+            notes[TEXTS["notes"]["delays"].format(waits=", ".join(waits))] = None
         all_notes = (*notes, STEPS_DIFFER, *reasons)
         return Serving(self.decoder.name, self.load, tuple(rows), all_notes, self.targets, self.choices.gpus)
 

@@ -35,7 +35,7 @@ MEASURED: dict[str, Any] = {"memory_bytes": 1.0, "fits": True, "half_width": 0.0
 MEASURED |= {"parts": {"products": 0.7, "prompts": 0.3}}
 SHORT: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8}
 STEPS = ServerSteps(Load(1000, 101), users=11, running=11, stages=1, decode_ms=10.0, prompt_ms=40.0, **MEASURED)
-SERVER_MODEL = ServerModel(start_steps=0.5, share=0.1, held_steps=2.0, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
+SERVER_MODEL = ServerModel(start_steps=0.5, share=0.1, delay_steps=2.0, ttft=(log(2), log(4)), tpot=(0.0, log(2)))
 
 
 def test_token_time_is_a_step_plus_a_share_of_other_prompts() -> None:
@@ -65,7 +65,7 @@ def test_short_answers_are_limited_by_prompt_throughput() -> None:
 
 def test_intervals_widen_if_kernels_were_not_measured() -> None:
     ttft, tpot, _ = STEPS.intervals(SERVER_MODEL)
-    assert (ttft.low, ttft.high) == pytest.approx((ttft.time / 2, (ttft.time + 2 * 14) * 4))  # two steps are held back
+    assert (ttft.low, ttft.high) == pytest.approx((ttft.time / 2, (ttft.time + 2 * 14) * 4))  # the delay is two steps
     assert (tpot.low, tpot.high) == pytest.approx((14, 28))
     wider = replace(STEPS, half_width=0.5).intervals(SERVER_MODEL)[1]
     assert wider.low < 14 and wider.high > 28
@@ -78,7 +78,7 @@ def test_first_tokens_do_not_choose_the_framework() -> None:
     assert set(models) == {"vllm", "sglang", "trtllm"}
     assert all(model.start_steps > 0 and 0 < model.share < 1 for model in models.values())
     assert len({STEPS.intervals(model)[0][:2] for model in models.values()}) == 1  # the same time and lower end
-    assert models["vllm"].held_steps == 0 < models["trtllm"].held_steps < models["sglang"].held_steps
+    assert models["vllm"].delay_steps == 0 < models["trtllm"].delay_steps < models["sglang"].delay_steps
 
 
 @pytest.fixture(scope="module")
