@@ -204,7 +204,7 @@ def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _widths(rows: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the distances, in log time, of measured times below the predicted and above the delayed ones of `_left_out`.
+    """Return log distances of measured times below the predicted and above the delayed times of `_left_out`.
 
     A tail on each side is outside.
     """
