@@ -25,7 +25,7 @@ from surrogate.features.gpu import Gpu, gpu
 from surrogate.network import Network, load_predictors
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import Requests, language_network
+from surrogate.network.language_step import Requests, Step
 
 PHASES = {"prefill": "prefill_latency", "decode": "median_decode_latency"}
 """Phase → the field of a run that contains its time in seconds."""
@@ -90,7 +90,7 @@ def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
         for phase, field in PHASES.items():
             requests = [(n, n) if phase == "prefill" else (1, n + half) for n in prompts]
             how, tokens = Deployment(tensor_parallel=int(ranks)), sum(new for new, _ in requests)
-            network = language_network(decoder, grouped(requests), how, tokens)
+            network = Step(decoder, grouped(requests), how, tokens).network
             row = {
                 "network": f"{model}, {workload}",
                 "gpu": name,

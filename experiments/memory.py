@@ -24,7 +24,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network.exported import read_exported
 from surrogate.network.language import Deployment
 from surrogate.network.language_step import read_language
-from surrogate.network.memory import memory, usable_bytes
+from surrogate.network.memory import fixed_bytes, memory, usable_bytes
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
 from surrogate.network.torch_module import module_network
@@ -152,7 +152,10 @@ def rows(names: tuple[str, ...] = ()) -> pd.DataFrame:
 
 
 def served() -> pd.DataFrame:
-    """Return for each log the GiB left for the KV cache of a GPU: predicted and logged."""
+    """Return for each log the GiB left for the KV cache of a GPU: predicted and logged.
+
+    The prediction counts CUDA graphs (``graphs_gib``), as vLLM does since version 0.21. Logs of 2025 and before do not.
+    """
     found = []
     for each in MODULES["served"]:
         ranks = each.get("tensor_parallel", 1)
@@ -162,8 +165,8 @@ def served() -> pd.DataFrame:
             source = NETWORKS[each["network"]] if "network" in each else path
             spread = Deployment(dtype=each.get("dtype"), tensor_parallel=ranks)
             step = read_language(source, ReadOptions(decode=1), spread)
-        holdout = memory(step, 0, gpu(each["gpu"]))
-        left = each["utilization"] * usable_bytes(gpu(each["gpu"])) - sum(holdout.values()) + step.state_bytes
+        device = gpu(each["gpu"])
+        left = each["utilization"] * usable_bytes(device) - fixed_bytes(step, device)
         logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)
         found.append(
             {
@@ -172,6 +175,7 @@ def served() -> pd.DataFrame:
                 "tensor_parallel": ranks,
                 "utilization": each["utilization"],
                 "predicted_gib": round(left / 2**30, 2),
+                "graphs_gib": round(memory(step, 0, device)["graphs"] / 2**30, 2),
                 "logged_gib": round(logged, 2),
                 "source": each["source"],
             }

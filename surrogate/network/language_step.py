@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from surrogate.network.checkpoint import Checkpoint
 from surrogate.network.language import AttentionHeads, Decoder, Deployment, LayerKind, arithmetic_of
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_mixers import Mixer
-from surrogate.network.memory import with_chain_memory
+from surrogate.network.memory import MAX_BATCHED_TOKENS, with_chain_memory
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.operators import Scores, elementwise, streamed
 
@@ -72,28 +73,6 @@ def part_of(problem: Operator) -> str:
     return next((part for kind, part in kinds if isinstance(problem, kind)), OTHERS)
 
 
-def language_network(decoder: Decoder, groups: Sequence[Requests], deployment: Deployment, tokens: int = 0) -> Network:
-    """Return one step of ``groups`` of equal requests on one GPU of a ``deployment``.
-
-    ``tokens`` is the number of new tokens of all groups, if it differs from the groups' sum. Raises `InputError` if
-    the model cannot be divided among the GPUs.
-    """
-    step = Step(decoder, groups, deployment, tokens or sum(size * new for size, new, _ in groups))
-    builder = NetworkBuilder()
-    for prefix, (name, problem, weights) in step.kernels():
-        builder.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
-    network = with_chain_memory(builder.network(decoder.name, sum(size for size, _, _ in groups)))
-    return replace(
-        network,
-        parameters=-(-((network.parameters or 0) + step.other_weights) // deployment.pipeline_parallel),
-        stages=deployment.pipeline_parallel,
-        gap_us=GAP_US,
-        state_bytes=-(-step.kv_bytes // deployment.pipeline_parallel),
-        weights_bytes=-(-round(step.weights_bytes()) // deployment.pipeline_parallel),
-        notes=(*decoder.notes, *deployment.notes()),
-    )
-
-
 def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> Network:
     """Return the step of a ``config.json`` for equal requests.
 
@@ -107,9 +86,9 @@ def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> N
         raise InputError(f"{path}: a step needs --prefill TOKENS or --decode CONTEXT; give one of them")
     requests = Requests(batch, prefill or 1, prefill or decode or 1)
     decoder.require_context(requests.context)
-    network = language_network(decoder, [requests], deployment)
-    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     tokens = batch * (prefill or 1)
+    network = Step(decoder, [requests], deployment, tokens).network
+    step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER), tokens=tokens)
 
 
@@ -152,6 +131,25 @@ class Step:
         return self.deployment.kv_dtype or self.checkpoint.kv_dtype
 
     @cached_property
+    def network(self) -> Network:
+        """The step as a network, with the memory of a server."""
+        builder, stages = NetworkBuilder(), self.deployment.pipeline_parallel
+        for prefix, (name, problem, weights) in self.kernels():
+            builder.add([Layer(f"{prefix}{name}", name, problem, parameters=weights)])
+        network = with_chain_memory(builder.network(self.decoder.name, sum(size for size, _, _ in self.groups)))
+        return replace(
+            network,
+            parameters=ceil_div((network.parameters or 0) + self.other_weights, stages),
+            stages=stages,
+            gap_us=GAP_US,
+            activation_bytes=self.reserved_bytes,
+            state_bytes=self.kv_bytes,
+            weights_bytes=ceil(self.weights_bytes()),
+            rounding_bytes=(network.rounding_bytes or 0) // stages,
+            notes=(*self.decoder.notes, *self.deployment.notes()),
+        )
+
+    @cached_property
     def by_kind(self) -> dict[LayerKind, list[StepKernel]]:
         """The kernels of each kind of layer."""
         return {kind: list(self.layer(kind)) for kind in dict.fromkeys(self.layers)}
@@ -172,11 +170,17 @@ class Step:
         counts.update(kernel.problem for kernel in chain(self.first_kernels(), self.last_kernels()))
         return counts
 
+    @property
+    def stage(self) -> Counter[LayerKind]:
+        """The number of layers of each kind on a GPU: of the last stage of the pipeline, if it has several."""
+        return Counter(self.layers[-ceil_div(len(self.layers), self.deployment.pipeline_parallel) :])
+
     def weights_bytes(self) -> float:
-        """Return the bytes of all weights on a GPU, summed over all stages of the pipeline."""
-        inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in Counter(self.layers).items())
+        """Return the bytes of a GPU's weights; a stage of a pipeline has the embedding or the head."""
+        inside = sum(count * self.stored_bytes(self.by_kind[kind]) for kind, count in self.stage.items())
         others = self.other_weights * ELEMENTS[self.dtype].weight_bytes
-        return inside + others + self.stored_bytes(chain(self.first_kernels(), self.last_kernels()))
+        ends = others + self.stored_bytes(self.first_kernels()), self.stored_bytes(self.last_kernels())
+        return inside + (max if self.deployment.pipeline_parallel > 1 else sum)(ends)
 
     def stored_bytes(self, kernels: Iterable[StepKernel]) -> float:
         """Return the bytes of the kernels' weights; 4-bit weights include the checkpoint's additional scales."""
@@ -185,14 +189,23 @@ class Step:
         return sum(weights * (ELEMENTS[dtype].weight_bytes + scales.get(dtype, 0.0)) for weights, dtype in sizes)
 
     @property
-    def kv_bytes(self) -> int:
-        """The bytes of keys, values and states on a GPU after the step, summed over all stages of the pipeline.
+    def reserved_bytes(self) -> int:
+        """The bytes that a server reserves for activations: of the kernel with most in a step of `MAX_BATCHED_TOKENS`.
 
-        A window limits the positions of its layers.
+        Attention groups share these tokens. If the step has more tokens, it counts itself.
         """
+        peak, tokens = self, ceil_div(MAX_BATCHED_TOKENS, self.deployment.data_parallel)
+        if self.tokens < tokens:
+            peak = replace(self, groups=[Requests(1, tokens, tokens)], tokens=tokens)
+        kernels = chain.from_iterable(peak.by_kind.values())
+        return round(max(kernel.problem.dram_bytes - self.stored_bytes([kernel]) for kernel in kernels))
+
+    @property
+    def kv_bytes(self) -> int:
+        """The bytes of keys, values and states on a GPU after the step; a window limits its layers' positions."""
         d, total = self.decoder, 0.0
         itemsize = ELEMENTS[self.kv_dtype or self.dtype].activation_bytes
-        for kind, layers in Counter(self.layers).items():
+        for kind, layers in self.stage.items():
             for count, _, context in self.groups:
                 if kind.mixes and d.mixer:
                     total += layers * count * d.mixer.state_bytes(self.deployment.tensor_parallel, self.dtype)

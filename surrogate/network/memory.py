@@ -42,15 +42,17 @@ SMALL = MIB
 SMALL_SEGMENT = 2 * MIB
 LARGE = 10 * MIB
 LARGE_SEGMENT = 20 * MIB
-DRIVER_SHARE = 0.015
-"""Share of an NVIDIA GPU's memory that its driver keeps. Source: PyTorch's errors and vLLM's logs have totals of 0.976
-to 0.992 of the board's memory on 16 boards: H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8 of 16, RTX 5090 31.4 of
-32."""
+DRIVER_BYTES, DRIVER_SHARE = 220 * MIB, 0.0074
+"""Bytes that an NVIDIA GPU's driver keeps, and their growth with the memory. Source: a line through the totals of 12
+boards in PyTorch's errors and vLLM's logs (`tests/network/test_memory.toml`). A board left out is 0.2 GiB off or less:
+H100 79.2 of 80 GiB, RTX 4090 23.6 of 24, V100 15.8 of 16, RTX 5090 31.4 of 32."""
 ECC_SHARE = 1 / 16
 """Share of GDDR memory that error correction takes on boards for servers. Source: the same logs (T4 14.8 of 16 GiB,
 L40S 44.5 of 48), and NVIDIA's T4 and A10 product briefs."""
 UTILISATION = 0.9
 """Share of a GPU's memory that a server takes: the default of vLLM's ``gpu_memory_utilization``."""
+MAX_BATCHED_TOKENS = 8192
+"""Maximum tokens of a step, which limits its activations: the default of vLLM and SGLang on data-centre GPUs."""
 STACK_BYTES = 1024
 """Stack of a thread in bytes: CUDA's default `cudaLimitStackSize`, reserved for all threads that an SM can hold."""
 MODULES_BYTES = 200 * MIB
@@ -107,12 +109,10 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
     """
     if network.weights_bytes is None or network.activation_bytes is None:
         return {}
-    activation_bytes = max(network.activation_bytes, _sampler_bytes(network))
     gradient_bytes = network.gradient_bytes or 0
-    activation_bytes -= gradient_bytes
     return {
         "weights": network.weights_bytes,
-        "activations": activation_bytes,
+        "activations": max(network.activation_bytes, _sampler_bytes(network)) - gradient_bytes,
         "gradients": gradient_bytes,
         "state": network.state_bytes,
         "workspace": workspace_bytes,
@@ -122,6 +122,11 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
         "communication": _communication_bytes(network, gpu),
         "graphs": _graphs_bytes(network),
     }
+
+
+def fixed_bytes(network: Network, gpu: Gpu) -> int:
+    """Return the bytes of a server's step without its KV cache, whose requests share the rest of the memory."""
+    return sum(size for use, size in memory(network, 0, gpu).items() if use != "state")
 
 
 def _sampler_bytes(network: Network) -> int:
@@ -139,7 +144,7 @@ def usable_bytes(gpu: Gpu) -> int:
     if gpu.vendor != "nvidia":
         return gpu.memory_bytes
     corrected = 0 < gpu.memory_bus_bits <= 512 and re.fullmatch(r"[a-z]\d+[a-z]?", gpu.name) is not None
-    return round(gpu.memory_bytes * (1 - DRIVER_SHARE) * (1 - ECC_SHARE * corrected))
+    return round(gpu.memory_bytes * (1 - ECC_SHARE * corrected) * (1 - DRIVER_SHARE)) - DRIVER_BYTES
 
 
 def context_bytes(gpu: Gpu) -> int:
@@ -164,8 +169,7 @@ def _libraries_bytes(network: Network, gpu: Gpu) -> int:
 
 def _communication_bytes(network: Network, gpu: Gpu) -> int:
     """Return the bytes of collectives' buffers."""
-    ranks = max((getattr(layer.problem, "ranks", 1) for layer in network.layers), default=1)
-    ranks = max(ranks, network.cluster.gpus)
+    ranks = max([network.cluster.gpus, *(getattr(layer.problem, "ranks", 1) for layer in network.layers)])
     if ranks < 2:
         return 0
     return LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
@@ -174,7 +178,7 @@ def _communication_bytes(network: Network, gpu: Gpu) -> int:
 def _graphs_bytes(network: Network) -> int:
     """Return the bytes of captured CUDA graphs; a server (a network with gaps) captures one per batch size."""
     graphs = SERVER_GRAPHS if network.gap_us else int(network.host is not None and network.host.runtime == "graphs")
-    return graphs * len(network.layers) * GRAPH_KERNEL_BYTES
+    return graphs * len(network.layers) * GRAPH_KERNEL_BYTES // network.stages
 
 
 def network_of(

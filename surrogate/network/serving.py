@@ -21,7 +21,7 @@ time if the framework's own table lacks it or has only its harness floor.
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import exp, expm1, hypot, log1p, nan
 from typing import Any, NamedTuple
 
@@ -31,19 +31,16 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.gpu import Gpu
-from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
 from surrogate.models.json_types import from_json_types
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, PARTS, PRODUCTS, Requests, Step, part_of
-from surrogate.network.memory import UTILISATION, context_bytes, usable_bytes
+from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, fixed_bytes, usable_bytes
 from surrogate.network.predict import Predictors, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"
-MAX_BATCHED_TOKENS = 8192
-"""Maximum tokens of a step, which limits its activations: the default of vLLM and SGLang on data-centre GPUs."""
 MIN_ANSWER_TOKENS = 33
 """Minimum tokens of an answer whose steps have room for all prompts. For a shorter answer, a step takes as many prompts
 as for this answer, or as many as `MAX_BATCHED_TOKENS` allows if that is more; the other prompts wait. No measured
@@ -259,12 +256,11 @@ def server_steps(
     decoder: Decoder, load: Load, kernels: ServerKernels, library: str, setups: Iterable[Setup]
 ) -> dict[Setup, ServerSteps | InputError]:
     """Return each setup's steps, or the error that refuses it; all kernels are predicted together."""
-    prompt_step = cache(lambda deployment: Step(decoder, [Requests(1, load.input, load.input)], deployment, load.input))
     results: dict[Setup, ServerSteps | InputError] = {}
     sized_steps: dict[Setup, _SizedSteps] = {}
     for setup in setups:
         try:
-            sized_steps[setup] = _size_steps(decoder, load, kernels.device, setup, prompt_step(setup.deployment))
+            sized_steps[setup] = _size_steps(decoder, load, kernels.device, setup)
         except InputError as error:
             results[setup] = error
     steps = [step for each in sized_steps.values() for step in (each.prompt, each.decode)]
@@ -278,14 +274,11 @@ def server_steps(
 
 
 class _SizedSteps(NamedTuple):
-    """A setup's two steps and their memory."""
+    """A setup's two steps, and fields of `ServerSteps`."""
 
     prompt: Step
     decode: Step
-    users: int
-    running: int
-    memory_bytes: float
-    fits: bool
+    fields: Mapping[str, Any]
 
 
 class _StepTime(NamedTuple):
@@ -306,29 +299,27 @@ class _StepTime(NamedTuple):
     memory_us: float
 
 
-def available_bytes(device: Gpu) -> float:
-    """Return the bytes of a GPU that a server can use for weights, cache and activations."""
-    return UTILISATION * usable_bytes(device) - context_bytes(device)
+@lru_cache(maxsize=256)
+def _request_step(decoder: Decoder, deployment: Deployment, new: int, context: int) -> Step:
+    """Return the step of one request."""
+    return Step(decoder, [Requests(1, new, context)], deployment, new)
 
 
-def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup, prompt: Step) -> _SizedSteps:
+def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _SizedSteps:
     """Return the number of running requests and the step that decodes them, with half of each answer in the cache."""
     deployment = setup.deployment
-    stages, users = deployment.pipeline_parallel, ceil_div(setup.users, deployment.data_parallel)
+    users = ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
-    single_step = Step(decoder, [Requests(1, 1, context)], deployment, 1)
-    activation_bytes = max(
-        kernel.problem.dram_bytes - kernel.weights * ELEMENTS[kernel.problem.dtype].weight_bytes
-        for kernels in prompt.by_kind.values()
-        for kernel in kernels
-    )
-    fixed_bytes = prompt.weights_bytes() / stages + activation_bytes * min(1.0, MAX_BATCHED_TOKENS / load.input)
-    request_bytes = single_step.kv_bytes / stages
-    cache_slots = int((available_bytes(device) - fixed_bytes) / request_bytes)
+    prompt = _request_step(decoder, deployment, load.input, load.input)
+    request = _request_step(decoder, deployment, 1, context).network
+    reserved_bytes = fixed_bytes(request, device)
+    cache_slots = int((UTILISATION * usable_bytes(device) - reserved_bytes) / request.state_bytes)
     running = max(1, min(users, cache_slots))
-    batch = ceil_div(running, stages)
+    batch = ceil_div(running, deployment.pipeline_parallel)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
-    return _SizedSteps(prompt, decode, users, running, fixed_bytes + running * request_bytes, cache_slots >= 1)
+    sizes = {"memory_bytes": reserved_bytes + running * request.state_bytes, "fits": cache_slots >= 1}
+    counts = {"users": users, "running": running, "stages": deployment.pipeline_parallel}
+    return _SizedSteps(prompt, decode, counts | sizes)
 
 
 def _time(
@@ -359,8 +350,7 @@ def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _Ste
         return InputError(f"{prompt.refusal or decode.refusal}; give another --dtype, or --gpu")
     steps = ServerSteps(
         load=load,
-        **{name: getattr(sized_steps, name) for name in ("users", "running", "memory_bytes", "fits")},
-        stages=sized_steps.decode.deployment.pipeline_parallel,
+        **sized_steps.fields,
         decode_ms=decode.time_us / 1e3,
         prompt_ms=prompt.time_us / 1e3,
         parts={},

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import QUANTISED
 from surrogate.network.language import NVLINK_GPUS, Decoder, Deployment
+from surrogate.network.memory import UTILISATION, usable_bytes
 from surrogate.network.network import TEXTS
-from surrogate.network.serving import Load, available_bytes
+from surrogate.network.serving import Load
 from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class Serving(TableResult):
             if not misfits:
                 continue
             minimum = misfits[0]
-            available = available_bytes(gpu_by_name(name)) / 2**30
+            available = UTILISATION * usable_bytes(gpu_by_name(name)) / 2**30
             gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
             remedy = f"it fits on {gpus} GPUs"
             if not gpus:

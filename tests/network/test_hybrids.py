@@ -10,7 +10,7 @@ from surrogate.features.families.moe import Moe
 from surrogate.features.families.operator import Streamed
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import Requests, Step, StepKernel, language_network
+from surrogate.network.language_step import Requests, Step, StepKernel
 from tests.known import cases, known_answers
 
 ROWS = known_answers(__file__)
@@ -30,7 +30,7 @@ def _sizes(kernel: StepKernel) -> list[int]:
 
 @pytest.mark.parametrize("row", ROWS["test_parameter_count_matches_the_published_count"]["rows"])
 def test_parameter_count_matches_the_published_count(row: dict[str, Any]) -> None:
-    network = language_network(read_decoder(row["config"]), [Requests(1, 1, 100)], Deployment())
+    network = Step(read_decoder(row["config"]), [Requests(1, 1, 100)], Deployment(), 1).network
     assert sum(layer.parameters for layer in network.layers) / 1e9 == pytest.approx(row["billions"], rel=1e-3)
     assert "state-space layers are timed by" in network.notes[0] and "not understood" not in str(network.notes)
 

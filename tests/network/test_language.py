@@ -16,7 +16,8 @@ from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import GAP_US, language_network, read_language
+from surrogate.network.language_step import GAP_US, read_language
+from surrogate.network.language_step import Step as LanguageStep
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import fastest_framework, load_predictors
 from surrogate.prediction.kernel_times import SUSTAINED
@@ -109,7 +110,7 @@ def test_quantisation_excludes_attention_and_the_head(step: Step) -> None:
 def test_work_is_the_sum_over_requests_of_several_lengths(tmp_path: Path) -> None:
     (tmp_path / "qwen.json").write_text(json.dumps(QWEN), encoding="utf-8")
     groups = grouped([(100, 100), (2000, 2000)])
-    network = language_network(read_decoder(tmp_path / "qwen.json"), groups, Deployment(), 2100)
+    network = LanguageStep(read_decoder(tmp_path / "qwen.json"), groups, Deployment(), 2100).network
     exact = 4 * 40 * 128 * (100 * 101 + 2000 * 2001) // 2
     assert _problems(network, Attention)[0].flops == pytest.approx(exact, rel=2e-3)
     assert {work.m for work in _problems(network, Gemm)} == {2100, 2}

@@ -11,7 +11,7 @@ from surrogate.bundled import CHECKPOINTS, NETWORKS, find_model, server_model
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import Requests, language_network
+from surrogate.network.language_step import Requests, Step
 from surrogate.network.network import Network
 from tests.known import cases, known_answers
 
@@ -21,7 +21,7 @@ PARTS, BILLIONS = known_answers(__file__)["parts"], known_answers(__file__)["bil
 
 
 def _step(decoder: Decoder, context: int = 4096) -> Network:
-    return language_network(decoder, [Requests(1, 1, context)], Deployment())
+    return Step(decoder, [Requests(1, 1, context)], Deployment(), 1).network
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))

@@ -1,5 +1,6 @@
 """Memory of networks: known answers, the accounting of torch, and the largest batch that fits."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from surrogate.bundled import NETWORKS
 from surrogate.features.gpu import gpu
+from surrogate.network import serve
 from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.comparison import comparison_records
 from surrogate.network.memory import Allocator, context_bytes, memory, saved_tensors, simulate_pass, usable_bytes
@@ -15,7 +18,7 @@ from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
-from tests.known import cases
+from tests.known import cases, known_answers
 
 GIB = 2**30
 
@@ -27,16 +30,16 @@ def _of_batch(batch: int) -> Network:
 
 
 def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[..., Predictors]) -> None:
-    """Without context and libraries, 14.77 of a T4's 16 GiB are usable, which holds 27 samples."""
+    """Without context and libraries, 14.67 of a T4's 16 GiB are usable, which holds 26 samples."""
     predictors_t4 = predictors()
-    times = {batch: predictors_t4.time(_of_batch(batch)) for batch in (1, 27, 28, 64)}
+    times = {batch: predictors_t4.time(_of_batch(batch)) for batch in (1, 26, 27, 64)}
     assert [time.fits for time in times.values()] == [True, True, False, False]
-    assert times[64].samples_per_s > times[27].samples_per_s  # type: ignore[operator]
+    assert times[64].samples_per_s > times[26].samples_per_s  # type: ignore[operator]
     best = next(record["batch"] for record in comparison_records("batch", times) if record["best"])
-    assert best == largest_batch(_of_batch, predictors_t4) == 27
+    assert best == largest_batch(_of_batch, predictors_t4) == 26
     context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
-    assert times[27].memory_bytes == GIB * 29 // 2 + context + library
-    assert times[27].gpu_memory_bytes == pytest.approx(16 * GIB * 0.985 * 15 / 16)
+    assert times[26].memory_bytes == GIB * 14 + context + library
+    assert times[26].gpu_memory_bytes == pytest.approx(15 * GIB * 0.9926 - 220 * 2**20)
     assert largest_batch(_of_batch, replace(predictors_t4, utilization=0.5)) == 12
     with refused("not even one sample"):
         largest_batch(lambda batch: replace(_of_batch(batch), state_bytes=16 * GIB), predictors_t4)
@@ -104,7 +107,7 @@ def test_memory_agrees_with_the_memory_tracker_of_torch(name: str) -> None:
 @cases(__file__)
 def test_usable_memory_is_less_than_board_memory(name: str, seen_gib: float) -> None:
     """The sizes are totals of `torch.cuda.mem_get_info` and of error messages in published logs."""
-    assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, rel=0.01)
+    assert usable_bytes(gpu(name)) / GIB == pytest.approx(seen_gib, abs=0.2)
 
 
 def test_context_memory_includes_a_stack_per_thread() -> None:
@@ -137,6 +140,23 @@ def test_server_utilization_limits_memory(seer: Any) -> None:
     assert default["fits"] and default["memory"]["graphs"] > 0 and default["memory"]["context"] > 0
     assert default["memory"]["activations"] == pytest.approx(10 * 256 * 4 * 128256, rel=1e-4)
     assert not seer(*words, "--utilization", 0.5).succeeded().json["fits"]
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("model, cache", [("llama-3.1-8b", ""), ("llama-3.1-8b", "fp8"), ("deepseek-v3", ""), ("", "")])
+def test_a_server_and_its_step_need_the_same_memory(tmp_path: Path, model: str, cache: str, gpus: int) -> None:
+    """No further request fits. The model without a name has experts and windows."""
+    path = NETWORKS.get(model, tmp_path / "config.json")
+    if not model:
+        path.write_text(json.dumps(known_answers(str(Path(__file__).with_name("test_language.py")))["GPT_OSS"]))
+    choices: dict[str, Any] = {"libraries": "vllm", "gpus": gpus, "tensor_parallel": gpus, "expert_parallel": 1}
+    load: dict[str, Any] = {"input": 7900, "output": 200, "concurrency": 9000, "kv_dtypes": cache or ()}
+    row = serve(path, gpu="h200-sxm", **load, **choices).rows[0]
+    options: dict[str, Any] = {"decode": 8000, "tensor_parallel": gpus, "kv_dtype": cache or None}
+    steps = [read_network(path, batch=row.running + further, **options) for further in (0, 1)]
+    sizes = [sum(memory(step, 0, gpu(row.gpu)).values()) for step in steps]
+    assert row.memory_gib * GIB == pytest.approx(sizes[0], abs=1)
+    assert [size <= 0.9 * usable_bytes(gpu(row.gpu)) for size in sizes] == [row.fits, False]
 
 
 def test_saved_tensors_include_dropout_masks_and_pooling_indices() -> None:

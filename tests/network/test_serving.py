@@ -21,7 +21,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import Requests, Step, language_network
+from surrogate.network.language_step import Requests, Step
 from surrogate.network.network import Network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, Targets, pareto, pareto_figure, serving_page
@@ -299,7 +299,7 @@ def _step(path: Path, *groups: tuple[int, int, int], **deployment: Any) -> Step:
 
 def _network(**deployment: Any) -> Network:
     """Return the network of Llama 3.3 70B that decodes one token after 99."""
-    return language_network(read_decoder(LLAMA), [Requests(1, 1, 100)], Deployment(**deployment))
+    return Step(read_decoder(LLAMA), [Requests(1, 1, 100)], Deployment(**deployment), 1).network
 
 
 def test_expert_parallelism_divides_experts_and_gathers_all_tokens() -> None:
@@ -322,8 +322,10 @@ def test_prompts_and_decoded_tokens_share_products_and_not_attention() -> None:
 
 def test_pipeline_stages_divide_weights_and_send_activations() -> None:
     one_stage, staged = (_network(pipeline_parallel=stages) for stages in (1, 4))
-    sizes = [(net.weights_bytes or 0, net.state_bytes, net.parameters or 0) for net in (one_stage, staged)]
-    assert sizes[1] == pytest.approx([size / 4 for size in sizes[0]], rel=1e-6)
+    embedding = 2 * 128256 * 8192  # as large as the head; a stage has one of them
+    layers = [(net.weights_bytes or 0) - count * embedding for net, count in ((one_stage, 2), (staged, 1))]
+    sizes = [(net.state_bytes, net.parameters or 0) for net in (one_stage, staged)]
+    assert (layers[1], *sizes[1]) == pytest.approx([size / 4 for size in (layers[0], *sizes[0])], rel=1e-6)
     assert (one_stage.stages, staged.stages) == (1, 4)
     assert sum(type(layer.problem) is AllToAll for layer in staged.layers) == 3
 
