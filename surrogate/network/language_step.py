@@ -379,9 +379,9 @@ class Step:
         yield from self.index_kernels(kind)
         is_measured = (d.nope_dim, d.value_dim) == (NOPE, VALUE)  # DeepSeek's sizes; other sizes use plain attention
         for group in self.groups:
-            count, new, _ = group
-            if new > 1 and not kind.indexer:
-                yield from product("kv_b_proj", LATENT, heads * (d.nope_dim + d.value_dim), rows=count * new)
+            count, new, context = group
+            if new > 1 and not kind.indexer:  # the latent prefix is expanded, too
+                yield from product("kv_b_proj", LATENT, heads * (d.nope_dim + d.value_dim), rows=count * context)
                 expanded = {"kv_heads": heads, "head_dim": d.value_dim, "kv_dtype": ""}
                 kind_of, sizes = (Mla, {}) if is_measured else (Attention, expanded)
                 yield self.attention_kernel(kind_of, group, {"heads": heads, **sizes})

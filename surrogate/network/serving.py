@@ -29,6 +29,7 @@ from surrogate import bundled
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
+from surrogate.features.families.attention import AttentionOperator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.gpu import Gpu
 from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
@@ -77,10 +78,16 @@ def server_models() -> dict[str, ServerModel]:
 
 
 class Load(NamedTuple):
-    """The tokens of a user's prompt and of the answer."""
+    """The tokens of a user's prompt and of the answer, and the share of the prompt's tokens in the prefix cache."""
 
     input: int
     output: int
+    cached_share: float = 0.0
+
+    @property
+    def new(self) -> int:
+        """The tokens of a prompt that a server computes."""
+        return max(round(self.input * (1 - self.cached_share)), 1)
 
 
 class Setup(NamedTuple):
@@ -165,7 +172,7 @@ class ServerSteps:
 
     @property
     def _max_prompts(self) -> float:
-        return max(MAX_BATCHED_TOKENS / self.load.input, (self.running - 1) / (MIN_ANSWER_TOKENS - 1))
+        return max(MAX_BATCHED_TOKENS / self.load.new, (self.running - 1) / (MIN_ANSWER_TOKENS - 1))
 
     @property
     def queued(self) -> float:
@@ -249,7 +256,12 @@ class ServerKernels:
 
         if name not in self._predictors:
             self._predictors[name] = Predictors(self.device, None, load_operators(self.device.name, name))
-        return self._predictors[name].default_math_answers(problems)
+        # Attention over a prefix was not measured: it takes at most the time of a whole prompt with the same context.
+        attention = [each for each in problems if isinstance(each, AttentionOperator) and each.phase == "context"]
+        full: dict[Operator, Operator] = {each: replace(each, query_length=each.context_length) for each in attention}
+        answers = self._predictors[name].default_math_answers([*problems, *full.values()])
+        times = {each: (answer, answers[full.get(each, each)]) for each, answer in answers.items()}
+        return {each: min(times[each], key=lambda answer: answer.time_us) for each in problems if each in times}
 
 
 def server_steps(
@@ -310,7 +322,7 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _Siz
     deployment = setup.deployment
     users = ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
-    prompt = _request_step(decoder, deployment, load.input, load.input)
+    prompt = _request_step(decoder, deployment, load.new, load.input)
     request = _request_step(decoder, deployment, 1, context).network
     reserved_bytes = fixed_bytes(request, device)
     cache_slots = int((UTILISATION * usable_bytes(device) - reserved_bytes) / request.state_bytes)

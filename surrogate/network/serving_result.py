@@ -293,16 +293,16 @@ def pareto(
     return front[::-1]
 
 
-def launch_command(row: ServerRow, model: str, tokens: int, decoder: Decoder, deployment: Deployment) -> str:
-    """Return the command that starts a replica for requests of at most ``tokens`` tokens.
+def launch_command(row: ServerRow, model: str, load: Load, decoder: Decoder, deployment: Deployment) -> str:
+    """Return the command that starts a replica under a load.
 
     It ends with a comment if it needs something that no option sets.
     """
     users, ranks = ceil(row.concurrency / row.replicas), row.tensor_parallel * row.attention_parallel
     own = "" if decoder.checkpoint.refusal else decoder.main_dtype(None)
     texts = TEXTS["launch"][row.library] | TEXTS["launch"]["all"]
-    values: dict[str, object] = {"start": shlex.quote(model), "tokens": tokens, "ranks": ranks, "users": users}
-    values["group_users"] = ceil(users / row.attention_parallel)
+    values: dict[str, object] = {"start": shlex.quote(model), "tokens": load.input + load.output, "users": users}
+    values |= {"ranks": ranks, "group_users": ceil(users / row.attention_parallel)}
     values |= {name: count for name, _ in PARALLELISM.values() if (count := getattr(row, name)) > 1}
     values["tensor_parallel"] = row.tensor_parallel
     if (dtype := deployment.dtype) and dtype != own:

@@ -188,6 +188,7 @@ def serve(
     gpu: str,
     input: int,
     output: int,
+    cached_share: float = 0.0,
     compare_gpus: str | Sequence[str] = (),
     price: float | Mapping[str, float] | None = None,
     ttft_ms: float | None = None,
@@ -205,6 +206,8 @@ def serve(
         GPUs by registry name or alias.
     input, output
         Tokens of a user's prompt and of the answer.
+    cached_share
+        Share of each prompt's tokens that a server has in its prefix cache, below 1.
     price
         US dollars per GPU and hour, one number or GPU → number.
     ttft_ms, tpot_ms
@@ -226,10 +229,12 @@ def serve(
     """
     if not isinstance(choices, Choices | None):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
-    choices = with_fields(choices or Choices(), options, "compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
+    others = ("cached_share", "compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
+    choices = with_fields(choices or Choices(), options, *others)
     choices.check()
-    sizes = {"--input": input, "--output": output}
-    load = Load(*(checked_int("seer serving", name, size, maximum=MAX_INT32) for name, size in sizes.items()))
+    checked_tokens = partial(checked_int, "seer serving", maximum=MAX_INT32)
+    share = _positive("--cached-share", cached_share or None, "from 0 to less than 1", 1.0)
+    load = Load(checked_tokens("--input", input), checked_tokens("--output", output), share or 0.0)
     targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
     if output == 1 and tpot_ms is not None:
         raise InputError("--tpot: an answer of one token has no TPOT; leave it out, or give a longer --output")
@@ -334,7 +339,7 @@ class _Search:
             return row
         if decoder is not self.decoder and deployment.dtype in UNPACKED_TYPES.values():
             deployment = replace(deployment, dtype="fp8")  # the server loads fp8 weights
-        return replace(row, launch=launch_command(row, self.model, sum(self.load), self.decoder, deployment))
+        return replace(row, launch=launch_command(row, self.model, steps.load, self.decoder, deployment))
 
     def result(self) -> Serving:
         """Return the rows in order. Raises `InputError` if there are none."""
@@ -352,6 +357,8 @@ class _Search:
         }
         if waits := [f"by {steps:.0f} steps with {library}" for library, steps in delays.items() if steps >= 1]:
             notes[TEXTS["notes"]["delays"].format(waits=", ".join(waits))] = None
+        if self.load.cached_share:
+            notes[TEXTS["notes"]["cached"].format(new=self.load.new, input=self.load.input)] = None
         all_notes = (*notes, STEPS_DIFFER, *reasons)
         return Serving(self.decoder.name, self.load, tuple(rows), all_notes, self.targets, self.choices.gpus)
 
@@ -364,12 +371,12 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
     return list({device.name: device for device in (gpu_by_name(str(name)) for name in names)}.values())
 
 
-def _positive(name: str, value: object) -> float | None:
-    """Return a number above 0, or None. Raises `InputError` for any other value."""
+def _positive(name: str, value: object, limits: str = "above 0", maximum: float = nan) -> float | None:
+    """Return a number above 0 and, if there is a maximum, below it, or None. Raises `InputError` for other values."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
-        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; give a number above 0")
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0 or float(value) >= maximum:
+        raise InputError(f"seer serving: {name} is {repr(value)[:40]}; give a number {limits}")
     return float(value)
 
 

@@ -3,6 +3,7 @@
 import json
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from math import log
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,24 @@ def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
 def test_the_checkpoint_dtype_is_used_unless_another_is_requested(dtypes: Any, run: str, message: str) -> None:
     found = serve(LLAMA, **SHORT, libraries="vllm", concurrency=8, tensor_parallel=4, dtypes=dtypes)
     assert {row.dtype for row in found.rows} == {run} and message in " ".join(found.notes)
+
+
+def test_a_cached_prefix_shortens_prompts_and_keeps_decoding() -> None:
+    options: dict[str, Any] = {**SHORT, "input": 4096, "libraries": "vllm", "concurrency": 8, "tensor_parallel": 8}
+    rows = [serve(LLAMA, **options, cached_share=share).rows[0] for share in (0, 0.25, 0.5, 0.75, 0.9)]
+    assert rows[0] == serve(LLAMA, **options).rows[0]
+    assert all(pair[1].ttft_ms < pair[0].ttft_ms and pair[1].tpot_ms < pair[0].tpot_ms for pair in pairwise(rows))
+    flops, attention = [], []
+    for load in (Load(4096, 8), Load(4096, 8, 0.75)):
+        step = _step(LLAMA, (1, load.new, load.input))
+        kernels = [kernel.problem for _, kernel in step.kernels() if kernel.name != "lm_head"]
+        flops.append(sum(problem.flops for problem in kernels if isinstance(problem, Gemm)))
+        attention += [problem for problem in kernels if isinstance(problem, Attention)][:1]
+    assert flops[1] == flops[0] / 4 and attention[1].flops / attention[0].flops == pytest.approx(1 - 0.75**2, rel=1e-3)
+    answers = ServerKernels(gpu("h100-sxm")).answers("vllm", attention)[0]
+    assert answers[attention[1]].time_us <= answers[attention[0]].time_us
+    latent = [kernel.problem for _, kernel in _step(DEEPSEEK, (1, 1024, 4096)).kernels() if kernel.name == "kv_b_proj"]
+    assert {problem.m for problem in latent if isinstance(problem, Gemm)} == {4096}
 
 
 @cases(__file__)
