@@ -49,7 +49,7 @@ PADDED = "terms with the tile's padding"
 
 
 def run(sources: Sources, effort: Effort) -> ExperimentResult:
-    """Return the parts of the table: FLOPs, instructions per block, times, and the origin of seer-paper's inputs."""
+    """Return the parts of the table: FLOPs, instructions per block, and times."""
     layers = layer_kernels(sources.path("layer_counts"))
     timed = pd.concat([sources.dataset(name).frame.query("n == 1") for name in ("cudnn", "partial")])
     counted, lost = matched(layers, timed)
@@ -60,7 +60,6 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
         *profile_flops(profile),
         *instruction_errors(counted, effort),
         *time_errors(counted, timed, effort),
-        *inputs(layers, counted, profile),
     ]
     table = pd.DataFrame(records)
     table["n"] = table["n"].astype(int)
@@ -245,19 +244,6 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
             fit = FormFit.of(tuple(matrix[learn].T), rows.time_us[learn])
             predicted[holdout] = fit.predict(tuple(matrix[holdout].T))
     return predicted
-
-
-def inputs(layers: pd.DataFrame, counted: pd.DataFrame, profile: pd.DataFrame) -> Iterator[Record]:
-    """Yield the origin of every input of seer-paper: the n kernels of its own algorithms with a measurement of it."""
-    conv = layers[(layers["LayerType"] == "Conv") & layers["main"]]
-    counts = {"kernel_name": len(profile), "fp32_instructions": len(conv)}
-    for way in ("read", "write"):
-        counts[f"dram_{way}_transactions"] = int((conv[f"dram_{way}_bytes"] > 0).sum())
-    tiled = (counted["tile"] != "").sum()
-    halves = profile["half_precision_fu_utilization_pct"].notna().sum()
-    for column, note in TEXTS["inputs"].items():
-        note = note.format(tiled=tiled, halves=halves)
-        yield _row("inputs of seer-paper", "both", "all", column, note, n=counts.get(column, 0))
 
 
 def answer(table: pd.DataFrame) -> str:

@@ -1,10 +1,10 @@
-"""How well are AMD's matrix products foretold on sizes and on boards never seen?
+"""How well are AMD's matrix products foretold on boards never seen?
 
 The analytical model of products is fitted to MI60 and to Navi 21, each alone, and to MI100, MI210, MI300X and MI355X
 together. It is used for boards of the same kind: GCN, RDNA, and boards with matrix cores. Each board is judged by the
 model of others: MI60 and Navi 21 by one another, MI300X and MI355X by one another, MI100 and MI210 by all other boards
-with matrix cores, and two Vega boards of DeepBench by MI60's. Sizes are judged in folds by (n, k): all m of a pair are
-left out together. `python -m experiments.fit_bundles --only tiled_products` writes the model.
+with matrix cores, and two Vega boards of DeepBench by MI60's. `python -m experiments.fit_bundles --only tiled_products`
+writes the model. `seer info surrogate/bundled/aiter` has the errors on held-out sizes.
 """
 
 import json
@@ -18,19 +18,15 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from experiments.experiment import HOME, Effort, ExperimentResult, program
-from experiments.held_out import predict_rounds, rounds_by
+from experiments.experiment import Effort, ExperimentResult, program
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources, own_settings
 from experiments.verdicts import percent
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import row_groups
-from surrogate.dataset.rows import rows_of
 from surrogate.features.analytical import MATRIX_CORES, TENSILE_TYPES, TRANSPOSES, TiledProductModel
-from surrogate.features.families import FAMILIES
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
-from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.uncertainty.intervals import COVERAGE
 from surrogate.uncertainty.unmeasured_gpu import NEW_GPU_MARGIN
 
@@ -49,9 +45,7 @@ START = {"latency": 600.0, "bandwidth": 0.8, "split_us": 3.0, "start_us": 4.0}
 SHARE = 0.6
 ROWS, SHAPE_ROWS = 150, 40
 """Rows of each type on each board in a fit, and rows of each (n, k) among them."""
-FOLDS = 10
 DRAWS = 20_000
-BOARDS, SIZES = "boards left out", "(n, k) left out"
 VECTOR_BOARDS = ("mi60", "rx-6900-xt")
 ORIGIN = "github.com/ROCm: rocBLAS b520bc83f, aiter e4048607a5, MIOpen 2d1fd99; MIT"
 
@@ -120,15 +114,6 @@ def boards_left_out(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def sizes_left_out(rows: pd.DataFrame, effort: Effort) -> pd.DataFrame:
-    """Return the products of aiter with their ``log_error`` by the bundle's model, fitted without the (n, k)."""
-    part = rows_of(effort.sampled(rows[rows["library"] == "aiter"], FAMILIES["gemm"]))
-    model = InterpolatedTerms(**own_settings(str(HOME / "fit_bundles.py"))["aiter"]["params"], random_state=effort.seed)
-    rounds = rounds_by("shape", part, min(FOLDS, effort.folds), effort.seed)
-    predicted_us = predict_rounds(part, "listed", rounds, {model.name: model}, effort.tick).time_us[model.name]
-    return part.frame.assign(log_error=np.log(predicted_us / part.time_us))
-
-
 def summary(log_errors: Sequence[pd.Series], margin: float = NEW_GPU_MARGIN) -> dict[str, float]:
     """Return the errors on boards never measured, from the log errors on each board that was left out."""
     off = np.median([each.map(expm1).abs().median() for each in log_errors])
@@ -136,7 +121,7 @@ def summary(log_errors: Sequence[pd.Series], margin: float = NEW_GPU_MARGIN) -> 
     return {"gpus": len(log_errors), "median_ape": round(float(off), 3), "half_width": round(width, 2)}
 
 
-def verdicts(errors: pd.DataFrame, split: str) -> pd.DataFrame:
+def verdicts(errors: pd.DataFrame) -> pd.DataFrame:
     """Return the errors of each board and type in percent.
 
     ``held_pct`` is the share of times within the half width from other boards, if another board has the type.
@@ -145,31 +130,28 @@ def verdicts(errors: pd.DataFrame, split: str) -> pd.DataFrame:
     for (device, kind), part in errors.groupby(["gpu", "type"])["log_error"]:
         off = 100 * part.map(expm1).abs()
         others = errors[(errors["type"] == kind) & (errors["gpu"] != device)].groupby("gpu")["log_error"]
-        width = summary([each for _, each in others])["half_width"] if len(others) and split == BOARDS else np.nan
-        counted = {"split": split, "gpu": device, "type": kind, "n": len(part), "median_error_pct": off.median()}
+        width = summary([each for _, each in others])["half_width"] if len(others) else np.nan
+        counted = {"gpu": device, "type": kind, "n": len(part), "median_error_pct": off.median()}
         held = {"held_pct": 100 * (part.abs() <= width).mean() if width > 0 else np.nan}
         records.append({**counted, "p90_error_pct": off.quantile(0.9), "lean": np.exp(part.median()), **held})
     return pd.DataFrame(records)
 
 
 def run(sources: Sources, effort: Effort) -> ExperimentResult:
-    """Judge the analytical model on boards left out, and the bundle's model on sizes left out."""
-    rows = product_rows(sources)
-    sizes = sizes_left_out(rows, effort)
-    sizes = pd.concat([sizes.assign(type="all"), sizes])
-    table = pd.concat([verdicts(boards_left_out(rows), BOARDS), verdicts(sizes, SIZES)])
+    """Judge the analytical model on boards left out."""
+    del effort
+    table = verdicts(boards_left_out(product_rows(sources)))
     return ExperimentResult(table, None, answer(table))
 
 
 def answer(table: pd.DataFrame) -> str:
     """Return the errors of every board and type."""
-    texts: dict[str, list[str]] = {BOARDS: [], SIZES: []}
+    texts = []
     for row in table.to_dict("records"):
         held = f" (intervals hold {row['held_pct']:.0f} %)" if row["held_pct"] > 0 else ""
         errors = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
-        texts[row["split"]].append(f"{row['gpu']} {row['type']} {errors}{held}")
-    listed = "; ".join(f"{split}: {', '.join(each)}" for split, each in texts.items())
-    return f"Median / p90 time error. {listed}."
+        texts.append(f"{row['gpu']} {row['type']} {errors}{held}")
+    return f"Median / p90 time error. {', '.join(texts)}."
 
 
 def write(sources: Sources, path: Path) -> None:

@@ -57,14 +57,11 @@ def test_flops_of_terms_agree_with_measured_counts(outcome: ExperimentResult) ->
 
 
 @pytest.mark.slow
-def test_fits_have_small_errors_and_missing_inputs_are_named(outcome: ExperimentResult) -> None:
+def test_fits_have_small_errors(outcome: ExperimentResult) -> None:
     table = outcome.table.set_index(["part", "compared"]).sort_index()
     formula = table.loc[("instructions per block", "SEER's formula, fitted")]
     assert (formula.loc[formula["n"] > 0, "median_error_pct"] < 1).all()
     times = table.loc["time"]
     assert times["n"].nunique() == 1 and set(times.index) == {"SEER's forms", "roofline", "seer-time-only"}
     assert times.loc["SEER's forms", "median_error_pct"] < 10 < times.loc["roofline", "median_error_pct"]
-    inputs = table.loc["inputs of seer-paper"]
-    for column in ("dram_read_transactions", "dram_write_transactions", "dram_utilization_pct", "time_us"):
-        assert inputs.loc[column, "n"] == 0 and str(inputs.loc[column, "note"]).startswith("missing")
     assert outcome.figure is not None and "nan" not in outcome.answer.lower()
