@@ -24,7 +24,7 @@ from surrogate.features.gpu import gpu
 from surrogate.network.exported import read_exported
 from surrogate.network.language import Deployment
 from surrogate.network.language_step import read_language
-from surrogate.network.memory import fixed_bytes, memory, usable_bytes
+from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
 from surrogate.network.torch_module import module_network
@@ -166,7 +166,8 @@ def served() -> pd.DataFrame:
             spread = Deployment(dtype=each.get("dtype"), tensor_parallel=ranks)
             step = read_language(source, ReadOptions(decode=1), spread)
         device = gpu(each["gpu"])
-        left = each["utilization"] * usable_bytes(device) - fixed_bytes(step, device)
+        sizes = memory(step, 0, device)
+        left = each["utilization"] * usable_bytes(device) - sum(sizes.values()) + sizes["state"]
         logged = each.get("kv_gib", each.get("kv_tokens", 0) * step.state_bytes / 2**30)
         found.append(
             {
@@ -175,7 +176,7 @@ def served() -> pd.DataFrame:
                 "tensor_parallel": ranks,
                 "utilization": each["utilization"],
                 "predicted_gib": round(left / 2**30, 2),
-                "graphs_gib": round(memory(step, 0, device)["graphs"] / 2**30, 2),
+                "graphs_gib": round(sizes["graphs"] / 2**30, 2),
                 "logged_gib": round(logged, 2),
                 "source": each["source"],
             }

@@ -28,18 +28,14 @@ from surrogate.network.language import AttentionHeads, Decoder, Deployment, Laye
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_mixers import Mixer
 from surrogate.network.memory import MAX_BATCHED_TOKENS, with_chain_memory
-from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
+from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.operators import Scores, elementwise, streamed
 
 MAX_REQUESTS = 1 << 20
 GAP_US = 3.1
 """Time in µs between two kernels of a CUDA graph; it includes sampling and small kernels that are not listed. Source:
 the decoded tokens of zksainx/pipeweave's 40 runs, median of the time that kernels do not explain."""
-STEPS_DIFFER = (
-    "`seer serving` uses each product's fastest kernel of all frameworks on the GPU, without gaps, since this fits"
-    f" measured servers; `seer network` uses one framework's kernels (--library) with gaps of {GAP_US:g} µs, so its"
-    " steps are longer"
-)
+STEPS_DIFFER = TEXTS["notes"]["steps_differ"].format(gap=GAP_US)
 PRODUCTS, EXPERTS, ATTENTION = "products", "experts", "attention"
 COMMUNICATION, OTHERS = "communication", "small kernels"
 PARTS = (PRODUCTS, EXPERTS, ATTENTION, COMMUNICATION, OTHERS)
@@ -86,7 +82,7 @@ def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> N
         raise InputError(f"{path}: a step needs --prefill TOKENS or --decode CONTEXT; give one of them")
     requests = Requests(batch, prefill or 1, prefill or decode or 1)
     decoder.require_context(requests.context)
-    tokens = batch * (prefill or 1)
+    tokens = batch * requests.new
     network = Step(decoder, [requests], deployment, tokens).network
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
     return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER), tokens=tokens)
@@ -145,7 +141,6 @@ class Step:
             activation_bytes=self.reserved_bytes,
             state_bytes=self.kv_bytes,
             weights_bytes=ceil(self.weights_bytes()),
-            rounding_bytes=(network.rounding_bytes or 0) // stages,
             notes=(*self.decoder.notes, *self.deployment.notes()),
         )
 
@@ -194,9 +189,9 @@ class Step:
 
         Attention groups share these tokens. If the step has more tokens, it counts itself.
         """
-        peak, tokens = self, ceil_div(MAX_BATCHED_TOKENS, self.deployment.data_parallel)
-        if self.tokens < tokens:
-            peak = replace(self, groups=[Requests(1, tokens, tokens)], tokens=tokens)
+        tokens = ceil_div(MAX_BATCHED_TOKENS, self.deployment.data_parallel)
+        full = replace(self, groups=[Requests(1, tokens, tokens)], tokens=tokens)
+        peak = max(self, full, key=lambda step: step.tokens)
         kernels = chain.from_iterable(peak.by_kind.values())
         return round(max(kernel.problem.dram_bytes - self.stored_bytes([kernel]) for kernel in kernels))
 

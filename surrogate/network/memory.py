@@ -58,14 +58,13 @@ STACK_BYTES = 1024
 MODULES_BYTES = 200 * MIB
 """Loaded kernels and the driver's own memory. Source: a Titan V's bare context has 320 MB (pytorch/pytorch#28394), and
 PyTorch's context has about 400 MB (#109888). The stacks take 160 to 264 MiB of it."""
-LINKED_BYTES = {2: 544 * MIB}
+LINKED_BYTES = {1: 0, 2: 544 * MIB}
 MANY_LINKED_BYTES = 688 * MIB
 """NCCL's buffers on A100 with NVLink, for 2 GPUs and for more (NVIDIA/nccl#964)."""
 PCIE_BYTES = 256 * MIB
 """NCCL's buffers over PCIe. Source: vLLM's logs of RTX 3090, 4090 and 5090 have 0.20 to 0.33 GiB outside torch
 (vllm#14447, #13061, #14452)."""
-GRAPH_KERNEL_BYTES = 32 * 2**10
-SERVER_GRAPHS = 51
+GRAPH_KERNEL_BYTES, SERVER_GRAPHS = 32 * 2**10, 51
 """Bytes of a kernel in a captured graph, and the number of graphs that a server captures. Source: vLLM captures 51
 batch sizes and estimates 0.73 GiB for them (vllm#39559), and 0.36 GiB for 16 (gpustack/runner#251)."""
 
@@ -116,17 +115,12 @@ def memory(network: Network, workspace_bytes: int, gpu: Gpu) -> dict[str, int]:
         "gradients": gradient_bytes,
         "state": network.state_bytes,
         "workspace": workspace_bytes,
-        "rounding": network.rounding_bytes or 0,
+        "rounding": (network.rounding_bytes or 0) // network.stages,
         "context": context_bytes(gpu),
         "libraries": _libraries_bytes(network, gpu),
         "communication": _communication_bytes(network, gpu),
         "graphs": _graphs_bytes(network),
     }
-
-
-def fixed_bytes(network: Network, gpu: Gpu) -> int:
-    """Return the bytes of a server's step without its KV cache, whose requests share the rest of the memory."""
-    return sum(size for use, size in memory(network, 0, gpu).items() if use != "state")
 
 
 def _sampler_bytes(network: Network) -> int:
@@ -159,20 +153,17 @@ def _libraries_bytes(network: Network, gpu: Gpu) -> int:
     Source: PyTorch, ``aten/src/ATen/cuda/CublasHandlePool.cpp``: 8 MiB + 128 KiB before Hopper and 32 MiB since Hopper;
     32 MiB on AMD, and 128 MiB since CDNA 3.
     """
-    if not any(getattr(layer.problem, "MULTIPLIES", False) for layer in network.layers):
-        return 0
+    multiplies = any(getattr(layer.problem, "MULTIPLIES", False) for layer in network.layers)
     mib = 128 if gpu.architecture.startswith(("gfx94", "gfx95")) else 32
     if gpu.vendor == "nvidia" and gpu.compute_capability < 9:
         mib = 8.125
-    return round(mib * MIB) * (2 if network.training else 1)
+    return multiplies * round(mib * MIB) * (1 + network.training)
 
 
 def _communication_bytes(network: Network, gpu: Gpu) -> int:
     """Return the bytes of collectives' buffers."""
     ranks = max([network.cluster.gpus, *(getattr(layer.problem, "ranks", 1) for layer in network.layers)])
-    if ranks < 2:
-        return 0
-    return LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs else PCIE_BYTES
+    return LINKED_BYTES.get(ranks, MANY_LINKED_BYTES) if gpu.link_gbs or ranks < 2 else PCIE_BYTES
 
 
 def _graphs_bytes(network: Network) -> int:
@@ -242,9 +233,8 @@ def simulate_pass(allocator: "Allocator", calls: Sequence[Call], *, backward: bo
                 if tensor.buffer in gelu_buffers:  # a GELU saves its input only
                     continue
                 # A batched product copies an operand that is a part of a larger buffer.
-                is_copied = call.op == "matmul" and len(tensor.shape or ()) > 3
-                is_copied = is_copied and tensor.bytes < spans[tensor.buffer][2]
-                hold((tensor.buffer, tensor.shape, turn) if is_copied else tensor.buffer, tensor, turn, mirrored)
+                copied = call.op == "matmul" and len(tensor.shape or ()) > 3 and tensor.bytes < spans[tensor.buffer][2]
+                hold((tensor.buffer, tensor.shape, turn) if copied else tensor.buffer, tensor, turn, mirrored)
             for tensor in (t for t in (*call.tensors(), *call.outputs) if t.needs_gradient):
                 hold(("gradient", tensor.buffer), tensor, mirrored, mirrored)
     begins: dict[int, list[tuple[int, int, bool]]] = {}  # first turn → (last turn, bytes, is a weight's gradient)
@@ -269,14 +259,13 @@ def saved_tensors(call: Call) -> Iterable[Tensor]:
     rule = RULES.get(call.op)
     inputs = [tensor for tensor in call.tensors() if not tensor.constant]
     saves_nothing = rule in _MOVEMENTS or rule is None or kind in _SAVE_NOTHING or is_view(call, training=True)
-    if saves_nothing or not any(out.needs_gradient for out in call.outputs):
+    is_scaled = kind in ("mul", "div") and len(call.tensors()) == 1  # by a number
+    if saves_nothing or is_scaled or not any(out.needs_gradient for out in call.outputs):
         return []
     if kind == "dropout":
         return [replace(out, dtype="int8", buffer=f"{out.buffer} mask") for out in call.outputs[:1]]
     if kind in _SAVE_MASKS:
         return [tensor for tensor in inputs if not tensor.floating]
-    if kind in ("mul", "div") and len(call.tensors()) == 1:  # by a number
-        return []
     if kind in _SAVE_BOTH:
         return inputs if all(t.needs_gradient or t.parameter for t in call.tensors()) else []
     if kind in _SAVE_RESULT or rule is rules.softmax:
@@ -333,7 +322,7 @@ class Allocator:
         else:
             block = Block(small, segment_bytes(size), next(self._numbers))
             self.reserved += block.size
-        self._occupied += block.size if _is_segment(block) else 0
+        self._occupied += block.size if block.previous is block.next is None else 0  # a whole segment
         self.peak_occupied = max(self.peak_occupied, self._occupied)
         rest = block.size - size
         if rest >= UNIT if small else rest > SMALL:
@@ -381,13 +370,8 @@ class Allocator:
                 first.size += first.next.size
                 _link(first, first.next.next)
                 block = first
-        self._occupied -= block.size if _is_segment(block) else 0
+        self._occupied -= block.size if block.previous is block.next is None else 0
         insort(self._free, block, key=_order)
-
-
-def _is_segment(block: Block) -> bool:
-    """Return whether the block is a whole segment."""
-    return block.previous is None and block.next is None
 
 
 def _link(first: Block, second: Block | None) -> None:

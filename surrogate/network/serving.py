@@ -36,7 +36,7 @@ from surrogate.features.roofline import compute_us, memory_us, missing_units, pe
 from surrogate.models.json_types import from_json_types
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, PARTS, PRODUCTS, Requests, Step, part_of
-from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, fixed_bytes, usable_bytes
+from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, memory, usable_bytes
 from surrogate.network.predict import Predictors, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
 from surrogate.prediction.results import FLOOR, ROOFLINE
@@ -324,14 +324,13 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _Siz
     context = load.input + load.output // 2
     prompt = _request_step(decoder, deployment, load.new, load.input)
     request = _request_step(decoder, deployment, 1, context).network
-    reserved_bytes = fixed_bytes(request, device)
+    reserved_bytes = sum(memory(request, 0, device).values()) - request.state_bytes
     cache_slots = int((UTILISATION * usable_bytes(device) - reserved_bytes) / request.state_bytes)
     running = max(1, min(users, cache_slots))
     batch = ceil_div(running, deployment.pipeline_parallel)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
-    sizes = {"memory_bytes": reserved_bytes + running * request.state_bytes, "fits": cache_slots >= 1}
-    counts = {"users": users, "running": running, "stages": deployment.pipeline_parallel}
-    return _SizedSteps(prompt, decode, counts | sizes)
+    fields = {"users": users, "running": running, "stages": deployment.pipeline_parallel, "fits": cache_slots >= 1}
+    return _SizedSteps(prompt, decode, {**fields, "memory_bytes": reserved_bytes + running * request.state_bytes})
 
 
 def _time(
