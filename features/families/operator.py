@@ -118,6 +118,8 @@ class Operator(InNetwork, ABC):
     """True if its bytes cross links between devices, not the device's own memory."""
     MIN_SHARE: ClassVar[float] = 1.0
     """Its minimum time divided by `roofline_us`. It is below 1 if `roofline_us` includes usual waits between steps."""
+    CALLS: ClassVar[float] = 1.0
+    """Launches that a call alone costs, in multiples of a pointwise operator's."""
 
     dtype: str = "fp32"
     math: str = "fma"

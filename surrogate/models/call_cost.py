@@ -59,13 +59,13 @@ class CallCost:
     launch_us: Microseconds = 0.0
     slope: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
 
-    def kernel_us(self, predicted_us: float, roofline_us: float, streaming: bool = False) -> float:
+    def kernel_us(self, predicted_us: float, roofline_us: float, streaming: bool = False, calls: float = 1.0) -> float:
         """Return the kernel's part of a call's predicted time in µs, at least the roofline and `MIN_KERNEL_US`.
 
-        If the host limits the call, its time does not depend on the kernel. Then slope · roofline + `MIN_KERNEL_US`
-        replaces it, if that is less or the operator is ``streaming``.
+        The call costs ``calls`` launches. If the host limits it, its time does not depend on the kernel. Then slope ·
+        roofline + `MIN_KERNEL_US` replaces it, if that is less or the operator is ``streaming``.
         """
-        time_us = predicted_us - self.launch_us
+        time_us = predicted_us - calls * self.launch_us
         model_us = self.slope * roofline_us + MIN_KERNEL_US
         if streaming and predicted_us <= ROOFLINE_BOUND * self.call_us:
             time_us = model_us

@@ -130,7 +130,7 @@ class KernelTimes:
             base_us = float(ranker.source.context.formula.problem(fallback).roofline_us)
             streaming = ranker.setting.family.is_streaming(ranker.setting.values)
             launch = call_cost_of(self._resolver.bundle.call_costs, gpu, best.candidate.library)
-            own_us = launch.kernel_us(call_us, base_us, streaming)
+            own_us = launch.kernel_us(call_us, base_us, streaming, getattr(fallback, "CALLS", 1.0))
             if isinstance(problem, MemoryBound) and (not best.in_domain or ranker.source_name != MODEL):
                 device = ranker.source.context.device
                 min_us, max_us = _possible_us(problem, device)

@@ -6,6 +6,7 @@ A source covers a complete setting: one combination of direction, element type, 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
+from operator import eq
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -17,6 +18,7 @@ from surrogate.features.caches import BoundedCache
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
+from surrogate.features.problem import QUANTISED
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
@@ -622,8 +624,9 @@ def _competing(
 ) -> list[str]:
     """Return the libraries that were measured with the operator on the most similar GPUs, or all if there is none.
 
-    The libraries of ``requested`` candidates join them. Engine configurations compete only if they are requested, or
-    if no other library was measured, because they need cuDNN's own list.
+    If libraries were measured in a quantised type, the others do not compete in it. The libraries of ``requested``
+    candidates join them. Engine configurations compete only if they are requested, or if no other library was measured,
+    because they need cuDNN's own list.
     """
     domain = family_model.domain
     requested_libraries = {key.library for key in family_model.candidates if (key.solver or key.algorithm) in requested}
@@ -632,8 +635,10 @@ def _competing(
     def measured_on(group: frozenset[str]) -> set[str]:
         return {name for name in libraries if domain.gpus_of(name, values) & group}
 
-    measured = (similar.evidence(measured_on, each=False) or set(libraries)) | requested_libraries
-    return [name for name in libraries if name in measured]
+    measured = similar.evidence(measured_on, each=False) or set(libraries)
+    if not QUANTISED.keys().isdisjoint(values):
+        measured = measured & {key.library for key in domain.settings if key.setting_values == values} or measured
+    return [name for name in libraries if name in measured | requested_libraries]
 
 
 def _candidates(
@@ -685,10 +690,16 @@ def _measured_keys(
 ) -> tuple[list[CandidateKey], set[str]]:
     """Return the keys that were measured in the setting on this GPU, else on the most similar GPUs.
 
-    Keys of requested algorithms are kept if any GPU ran them; the second value has the names of these algorithms. If no
-    GPU has measurements, all keys are returned.
+    An unmeasured setting has the keys of the measured one with the most equal values. An unmeasured quantised type has
+    the keys of bf16. Keys of requested algorithms are kept if any GPU ran them; the second value has their names.
     """
-    gpus_and_algorithms = family_model.support.algorithms(library, question.setting_values)
+    domain, values = family_model.domain, question.setting_values
+    half = tuple("bf16" if value in QUANTISED else value for value in values)
+    settings = sorted({key.setting_values for key in domain.settings if key.library == library})
+    nearest_setting = max(
+        settings, key=lambda each: (sum(map(eq, each, values)), sum(map(eq, each, half))), default=values
+    )
+    gpus_and_algorithms = family_model.support.algorithms(library, nearest_setting)
     measured = similar.evidence(lambda group: {algorithm for name, algorithm in gpus_and_algorithms if name in group})
     if not measured:
         return keys, set()

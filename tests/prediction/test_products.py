@@ -97,3 +97,21 @@ def test_only_products_of_amd_gpus_use_the_amd_bundles() -> None:
     assert bundle_path("mi25", Gemm(m=8, n=8, k=8)).name == "rocblas"  # DeepBench measured it on 160 rows
     for query in (("rtx-2070", Gemm(m=8, n=8, k=8, dtype="fp64")), ("mi210", operator("linear", m=8, n=8, k=8))):
         assert bundle_path(*query).name != "rocblas"
+
+
+def test_a_quantised_type_lists_no_kernel_of_another_quantised_type() -> None:
+    """Only TensorRT-LLM was measured in int8_sq. Experts in fp8 were not measured with every routing."""
+    hopper = load("h100-sxm")
+    assert {each.library for each in hopper.select("gemm:m64n4096k4096", dtype="int8_sq").candidates} == {"trtllm"}
+    experts = hopper.select("moe:t64h4096i14336k2e8", dtype="fp8", routing="power_law_1.5").candidates
+    assert experts and not any("fp4" in each.algorithm for each in experts)
+    own = load("h100-sxm", library="vllm").select("gemm:m64n4096k4096", dtype="int8_wo")
+    assert [each.algorithm for each in own.candidates] == ["torch.nn.functional.linear"]
+
+
+@pytest.mark.parametrize("name", ["a100", "h100-sxm", "b200"])
+def test_a_product_takes_as_long_with_its_bias_as_without(name: str) -> None:
+    """Two tables agree: DeepBench's products in a loop, and NeuSight's isolated calls less their launches."""
+    for sizes in ("m512n512k512", "m1024n1024k1024"):
+        with_bias, without = (load(name).predict(f"{kind}:{sizes}", dtype="fp32") for kind in ("linear", "gemm"))
+        assert 0.8 < with_bias.time_us / without.time_us < 1.25
