@@ -148,7 +148,7 @@ def problems_of(frame: pd.DataFrame, family: Family, setting: tuple[str, ...]) -
 def newest_version(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) True if the row has the newest library version measured for its (gpu, problem, library)."""
     versions = sorted(frame["library_version"].unique(), key=version_key)
-    rank = frame["library_version"].map({version: rank for rank, version in enumerate(versions)})
+    rank = frame["library_version"].map({version: rank for rank, version in enumerate(versions)}).astype(int)
     newest = rank.groupby(codes(frame, (*family.problem_key, "library"))).transform("max")
     return (rank == newest).to_numpy()
 

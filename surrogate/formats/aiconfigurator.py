@@ -19,6 +19,7 @@ transfer (collective operations), quantise. One file holds one family.
 - Rows at the floor of a harness are removed: their times do not depend on the problem, and exceed the times of other
   candidates by far (`without_floors` has the rule). Slower rows of such a candidate are kept. The metadata counts the
   removed rows by candidate, under ``floors``.
+- Mixtures of experts that an autotuner left with a slow kernel are removed (`is_tuned` has the rule).
 - Collectives of a machine whose long messages are far slower than the links of its GPUs are removed: these GPUs have no
   access to one another, and other machines with the same GPUs do (`with_peer_access` has the rule).
 - Column ``spike`` marks a time that is over 8 % slower, or faster, than both its neighbours along the running size.
@@ -44,19 +45,11 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.files import Progress
-from surrogate.features import (
-    MAX_EXACT,
-    MAX_INT32,
-    InputError,
-    UnknownGpuError,
-    checked_int,
-    nearest,
-    read_toml,
-    version_key,
-)
-from surrogate.features.families import Family, operator_class
+from surrogate.dataset.problems import codes, newest_version, problems_of, row_groups
+from surrogate.features import MAX_EXACT, MAX_INT32, InputError, UnknownGpuError, checked_int, nearest, read_toml
+from surrogate.features.families import Family
 from surrogate.features.families import family as family_by_name
-from surrogate.features.families.moe import NONGATED
+from surrogate.features.families.moe import BALANCED, NONGATED
 from surrogate.features.gpu import gpu
 from surrogate.formats import Format, Option
 from surrogate.formats.foreign_file import Allowance, unpacked
@@ -90,19 +83,10 @@ class SourceTable(NamedTuple):
     load: Callable[[], bytes]
 
     @property
-    def gpu(self) -> str:
-        """The folder of the GPU."""
-        return PurePath(self.path).parts[-5]
-
-    @property
-    def library(self) -> tuple[str, str]:
-        """The framework and its version."""
-        return PurePath(self.path).parts[-3], PurePath(self.path).parts[-2]
-
-    @property
-    def table(self) -> str:
-        """The name of the table."""
-        return PurePath(self.path).name.removesuffix(ENDING)
+    def place(self) -> tuple[str, str, str, str]:
+        """The folder of the GPU, the framework, its version, and the name of the table."""
+        folder, _, framework, version, name = PurePath(self.path).parts[-5:]
+        return folder, framework, version, name.removesuffix(ENDING)
 
 
 def read(
@@ -117,7 +101,7 @@ def read(
     path = Path(paths[0]) if paths else _installed()
     sources, version = _sources(path)
     chosen = family_by_name(family)
-    names = {folder: _gpu_name(folder) for folder in sorted({source.gpu for source in sources})}
+    names = {folder: _gpu_name(folder) for folder in sorted({source.place[0] for source in sources})}
     if gpus:
         requested = _requested(gpus, names)
         names = {folder: name for folder, name in names.items() if name in requested}
@@ -126,20 +110,21 @@ def read(
     foreign = Counter[str]()
     parts = []
     families = {"", chosen.name}
-    sources = [s for s in sources if s.gpu in names and TABLES.get(s.table, ("", {}))[0] in families]
+    sources = [s for s in sources if s.place[0] in names and TABLES.get(s.place[-1], ("", {}))[0] in families]
     done = 0
     total = sum(source.size for source in sources)
     for source in sources:
-        name = names[source.gpu]
-        if source.table not in TABLES:
-            foreign[source.table] += len(_table(source, rows_only=True))
+        folder, *_, table = source.place
+        name = names[folder]
+        if table not in TABLES:
+            foreign[table] += len(_table(source, rows_only=True))
         elif name is None:
-            left_out[f"GPU {source.gpu} unknown"] += len(_table(source, rows_only=True))
+            left_out[f"GPU {folder} unknown"] += len(_table(source, rows_only=True))
         else:
             parts.append(_rows(_table(source), source, name, chosen))
         done += source.size
         if progress:
-            progress(done, total, source.table)
+            progress(done, total, table)
     if not parts:
         readable = ", ".join(dict.fromkeys(name for name, _ in TABLES.values()))
         raise InputError(f"{path}: no table of family {chosen.name} on a known GPU; families: {readable}")
@@ -172,13 +157,16 @@ def _cleaned(frame: pd.DataFrame, family: Family, left_out: Counter[str]) -> tup
             rules[f"{name} {value} unknown"] = (frame[name] != value).to_numpy()
     for size in family.sizes:
         rules[f"{size.name} out of range"] = frame[size.name].between(size.minimum, MAX_INT32).to_numpy()
-    frame, older = newest(frame[rows_within(rules, left_out)], family)
+    frame = frame[rows_within(rules, left_out)]
+    if "routing" in frame:
+        frame = frame[rows_within({"the kernel was not tuned": is_tuned(frame, family)}, left_out)]
+    frame, older = newest(frame, family)
     left_out["a newer version measured the problem"] += older
     frame, floors = without_floors(frame, family)
     left_out["at the floor of a harness"] += sum(record["rows"] for record in floors)
-    has_access = with_peer_access(frame)
-    left_out["of a machine without access between its GPUs"] += int((~has_access).sum())
-    frame = frame[has_access]
+    if "ranks" in frame:
+        rules = {"of a machine without access between its GPUs": with_peer_access(frame, family)}
+        frame = frame[rows_within(rules, left_out)]
     if frame.empty:
         raise InputError(f"no row of family {family.name} is left: {_listed(left_out)}")
     spike, distance = along_lines(frame, family)
@@ -261,12 +249,12 @@ def _table(source: SourceTable, rows_only: bool = False) -> pd.DataFrame:
 
 def _rows(table: pd.DataFrame, source: SourceTable, name: str, family: Family) -> pd.DataFrame:
     """Return the dataset columns of one table: texts as categories, sizes as the narrowest sufficient integers."""
-    library, version = source.library
+    _, library, version, place = source.place
     try:
         values: dict[str, Any] = {**family.setting_defaults, "math": "default", "library": library}
         values |= {COLUMNS.get(str(column), str(column)): table[column] for column in table}
-        values |= {**TABLES[source.table][1], "gpu": name, "library_version": version}
-        values |= {"family": family.name, "status": "ok", **_special(table, source.table, version)}
+        values |= {**TABLES[place][1], "gpu": name, "library_version": version}
+        values |= {"family": family.name, "status": "ok", **_special(table, place, version)}
         if "query_length" in values:
             length = values["query_length"] + values.get("step", 0)
             values = {"kv_heads": values["heads"], "window": 0, **values, "context_length": length}
@@ -277,10 +265,9 @@ def _rows(table: pd.DataFrame, source: SourceTable, name: str, family: Family) -
             is_size = name in family.size_names
             columns[name] = _sizes(name, values[name], len(table)) if is_size else _texts(values[name], len(table))
         return pd.DataFrame(columns).assign(time_us=table["latency"].to_numpy(dtype=np.float64) * 1e3)
-    except KeyError as error:
-        raise InputError(f"{source.path}: column {error} is missing; give the tables of version 0.12") from None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{source.path}: {error}; give the tables of version 0.12") from None
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        reason = f"column {error} is missing" if isinstance(error, KeyError) else error
+        raise InputError(f"{source.path}: {reason}; give the tables of version 0.12") from None
 
 
 def _special(table: pd.DataFrame, name: str, version: str) -> dict[str, object]:
@@ -336,17 +323,10 @@ def newest(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, int]:
     The judgement of choices uses the same rule. A version that measured some of the problems replaces older rows of
     those problems only. Returns the frame and the number of superseded rows.
     """
-    # 1. The rank of each row's version, and the newest rank of each problem of a library: (problems,).
-    problem = [*(name for name in family.problem_key if name in frame), "library"]
-    code = _codes(frame, problem)
-    versions = frame["library_version"].astype("category")
-    rank = versions.cat.set_categories(sorted(versions.cat.categories, key=version_key)).cat.codes.to_numpy()
-    newest_rank = np.full(code.max(initial=0) + 1, -1, dtype=rank.dtype)
-    np.maximum.at(newest_rank, code, rank)
-    is_newest = rank == newest_rank[code]
+    is_newest = newest_version(frame, family)
     frame = frame[is_newest]
-    # 2. The median is slow, so it is taken of repeated rows only.
-    row = pd.Series(_codes(frame, [*problem, "algorithm"]))
+    # The median is slow, so it is taken of repeated rows only.
+    row = pd.Series(codes(frame, (*family.problem_key, "library", "algorithm")))
     again = row.duplicated(keep=False).to_numpy()
     times = frame["time_us"].to_numpy(copy=True)
     times[again] = pd.Series(times[again]).groupby(row[again].to_numpy()).transform("median")
@@ -360,7 +340,8 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     is (GPU, library, algorithm, operator, element types, phase). It has a floor if two conditions hold. The 2 %
     quantile of its times exceeds 4 times the smallest such quantile of the same GPU, operator and phase. Its 25 %
     quantile is below 1.6 times its own 2 % quantile: times of slow kernels grow with the problem, a floor does not.
-    Rows up to twice the floor (``limit_us`` of the record) are removed. Slower rows are kept.
+    Rows up to twice the floor (``limit_us`` of the record) are removed, and rows over 4 times the fastest candidate's
+    time of the problem. Other rows are kept.
     """
     # 1. Low and middle quantile of each candidate: (candidates,).
     names = [name for name in family.setting_names if name in ("operator", "dtype", "phase", "kv_dtype")]
@@ -373,31 +354,71 @@ def without_floors(frame: pd.DataFrame, family: Family) -> tuple[pd.DataFrame, l
     kernel_group = [name for name in candidate if name in ("gpu", "operator", "phase")]
     minimum = low[enough].groupby(kernel_group, observed=True).transform("min").reindex(low.index)
     floors = low[enough & flat & (low > _RULES.floor_ratio * minimum)]
-    # 3. Their rows up to twice the floor. The limit of all other candidates is 0.
+    # 3. Their rows up to twice the floor, and their rows far above another candidate. All other limits are 0.
     code = grouped.ngroup().to_numpy()
-    limit = _RULES.at_floor * low.where(low.index.isin(floors.index), 0.0).to_numpy()
-    floored = frame["time_us"].to_numpy() <= limit[code]
+    limit = (_RULES.at_floor * low.where(low.index.isin(floors.index), 0.0).to_numpy())[code]
+    time_us = frame["time_us"].to_numpy()
+    fastest = pd.Series(time_us).groupby(codes(frame, family.problem_key)).transform("min").to_numpy()
+    floored = (time_us <= limit) | ((limit > 0) & (time_us > _RULES.floor_ratio * fastest))
     counts = np.bincount(code[floored], minlength=len(low))
     limits = (_RULES.at_floor * low).to_numpy()
     records = low.round(2).rename("floor_us").reset_index().assign(limit_us=limits, rows=counts)
     return frame[~floored], records[counts > 0].to_dict("records")
 
 
-def with_peer_access(frame: pd.DataFrame) -> np.ndarray:
+def is_tuned(frame: pd.DataFrame, family: Family) -> np.ndarray:
+    """Return (rows,) False for experts that an autotuner left with a slow kernel; a server tunes its kernels.
+
+    - A candidate was never tuned if its long problems take over 4 times the share of the roofline time that the best
+      candidate of its GPU and type takes: CUTLASS experts in vLLM and SGLang on Hopper.
+    - A candidate was tuned by chance if runs under two power laws, whose loads are nearly equal, differ by the factor
+      ``untuned_ratio`` in one run of a hundred: TensorRT-LLM's CUTLASS experts on Hopper. Its slow runs take over this
+      factor of the time of a run with more work, or of a run with less work at the same share of the roofline time.
+    """
+    candidate = ["gpu", "library", "algorithm", "dtype", "variant"]
+    run = [name for name in family.row_key if name != "tokens"]
+    roofline_us = _roofline_us(frame, family)
+    rows = frame.assign(roofline_us=roofline_us, ratio=frame["time_us"].to_numpy() / roofline_us)
+    # 1. Candidates that were never tuned, and candidates that were tuned by chance.
+    long = rows[roofline_us > _RULES.long_roofline_us].groupby(candidate, observed=True)["ratio"]
+    low = long.quantile(_RULES.tuned_quantile)
+    never = low[low > _RULES.floor_ratio * low.groupby(["gpu", "dtype"], observed=True).transform("min")]
+    any_law = [name for name in run if name != "routing"]
+    laws = rows[(rows["routing"] != BALANCED).to_numpy()].groupby([*any_law, "tokens"], observed=True)["time_us"]
+    differs = (laws.max() / laws.min()).groupby(any_law, observed=True).median() > _RULES.untuned_ratio
+    share = differs.groupby(candidate, observed=True).mean()
+    by_chance = share[share > _RULES.untuned_share]
+    # 2. Slow runs of the latter: a run's median over tokens. Runs are in the order of their work.
+    number = pd.MultiIndex.from_frame(rows[candidate])
+    rows = rows.assign(position=np.arange(len(rows)))[number.isin(by_chance.index)].sort_values("roofline_us")
+    peers = [*candidate, "tokens", "hidden", "inter", "topk", "experts"]
+    more_us = rows[::-1].groupby(peers, observed=True)["time_us"].cummin()
+    less_us = rows.groupby(peers, observed=True)["ratio"].cummin() * rows["roofline_us"]
+    slowdown = rows["time_us"] / np.minimum(more_us, less_us)
+    is_slow = slowdown.groupby([rows[name] for name in run], observed=True).transform("median") > _RULES.untuned_ratio
+    tuned = ~number.isin(never.index)
+    tuned[rows["position"][is_slow]] = False
+    return tuned
+
+
+def _roofline_us(frame: pd.DataFrame, family: Family) -> np.ndarray:
+    """Return (rows,) the roofline time of each row's problem."""
+    out = np.empty(len(frame))
+    for (name, *values), positions in row_groups(frame, ("gpu", *family.setting_names)):
+        problem: Any = problems_of(frame.iloc[positions], family, tuple(values))
+        out[positions] = problem.roofline_us(gpu(name))
+    return out
+
+
+def with_peer_access(frame: pd.DataFrame, family: Family) -> np.ndarray:
     """Return (rows,) False for collectives on a machine whose GPUs have no access to one another.
 
     On such a (GPU, ranks), no message over ``long_us`` reaches ``min_link_share`` of the datasheet's links. Source: 8
     L40S reach 7 % of their PCIe with four libraries; eight RTX PRO 6000, also without NVLink, 39 %.
     """
-    if "ranks" not in frame:
-        return np.ones(len(frame), dtype=bool)
-    sizes: Any = frame[["elements", "ranks", "dtype"]].to_dict("records")
-    shares = [
-        float(operator_class(kind)(**size).roofline_us(gpu(name))) / time_us
-        for kind, size, name, time_us in zip(frame["operator"], sizes, frame["gpu"], frame["time_us"], strict=True)
-    ]
+    shares = pd.Series(_roofline_us(frame, family), frame.index) / frame["time_us"]
     machine = [frame[name] for name in ("gpu", "ranks")]
-    best = pd.Series(shares, frame.index).where(frame["time_us"] > _RULES.long_us).groupby(machine, observed=True)
+    best = shares.where(frame["time_us"] > _RULES.long_us).groupby(machine, observed=True)
     return ~(best.transform("max") < _RULES.min_link_share).to_numpy()
 
 
@@ -413,7 +434,7 @@ def along_lines(frame: pd.DataFrame, family: Family) -> tuple[np.ndarray, np.nda
     sizes = frame[running].to_numpy(dtype=np.int64)
     subline = sizes[:, -1] - sizes[:, 0]  # tokens in the cache, in phases that fill it
     subline = sizes[:, 0] % 2 if running == ["m"] else np.where(sizes[:, 0] == 1, 0, subline)
-    line = _codes(frame, key) * (subline.max(initial=0) + 1) + subline
+    line = codes(frame, key) * (subline.max(initial=0) + 1) + subline
     # 1. Rows in the order of lines and sizes. Inner rows have a neighbour on each side.
     order = np.lexsort((sizes[:, -1], line))
     line = line[order]
@@ -454,8 +475,3 @@ def noise_records(frame: pd.DataFrame, distance: np.ndarray) -> list[dict[Hashab
     grouped = measured.groupby([*bucket, "over_us"], observed=True)["distance"]
     table = grouped.agg(noise=lambda part: noise_of(part.to_numpy()), rows="size").reset_index()
     return table[table["rows"] >= _RULES.noise_rows].to_dict("records")
-
-
-def _codes(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
-    """Return (rows,) group numbers from 0: rows with equal ``columns`` share a number."""
-    return frame.groupby(list(columns), sort=False, observed=True).ngroup().to_numpy()

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from surrogate.dataset.store import read_dataset
+from surrogate.features.families import family
 from surrogate.formats import FORMATS
 from surrogate.formats.aiconfigurator import with_peer_access
 from tests.known import cases, known_answers
@@ -78,6 +79,40 @@ def test_rows_at_a_harness_floor_are_dropped_and_slow_kernels_are_kept(tmp_path:
     assert (record["algorithm"], record["rows"], record["floor_us"]) == ("floor", 66, pytest.approx(100))
 
 
+def test_experts_with_a_kernel_that_was_not_tuned_are_left_out(tmp_path: Path) -> None:
+    """One run of ``chance`` in 18 takes 4 times as long as the others, and every run of ``never`` 5 times."""
+    runs = [(2**i, law) for i in range(6) for law in ("balanced", "power_law_1.01", "power_law_1.2")]
+    for name, factor in {"good": 1, "chance": 1, "never": 5}.items():
+        slow = [4 if (name, run) == ("chance", (8, "power_law_1.2")) else factor for run in runs]
+        sizes = {
+            "num_tokens": 64,
+            "hidden_size": 6144,
+            "inter_size": 16384,
+            "topk": 2,
+            "num_experts": 8,
+            "moe_ep_size": 1,
+        }
+        columns = {
+            "moe_tp_size": [tp for tp, _ in runs],
+            "distribution": [law for _, law in runs],
+            "moe_dtype": "bfloat16",
+        }
+        times = [1.6 / tp * slower for (tp, _), slower in zip(runs, slow, strict=True)]
+        table(
+            tmp_path,
+            f"h100_sxm/moe/{name}/1.0",
+            "moe",
+            len(runs),
+            latency=times,
+            kernel_source=name,
+            **sizes,
+            **columns,
+        )
+    rows = read(tmp_path, "moe").rows
+    kept = rows.loc[rows["algorithm"] == "chance", ["tensor_parallel", "routing"]].itertuples(index=False, name=None)
+    assert set(rows["algorithm"]) == {"good", "chance"} and set(runs) - set(kept) == {(8, "power_law_1.2")}
+
+
 def test_spikes_are_flagged_and_noise_is_estimated(tmp_path: Path) -> None:
     times = [0.01 * 1.01**step for step in range(60)]
     times[20] *= 1.2
@@ -131,5 +166,5 @@ def test_installed_package_is_read_without_paths() -> None:
 
 def test_a_machine_without_access_between_its_gpus_is_left_out() -> None:
     """Eight L40S sum 1 GiB in 649 ms, over PCIe with 31.5 GB/s; its short messages go, too. Two L40S stay."""
-    rows = pd.DataFrame(ANSWERS["all_reduces"]).assign(operator="all_reduce", dtype="fp16")
-    assert with_peer_access(rows).tolist() == [False, False, True, True]
+    rows = pd.DataFrame(ANSWERS["all_reduces"]).assign(operator="all_reduce", dtype="fp16", math="default", variant="")
+    assert with_peer_access(rows, family("transfer")).tolist() == [False, False, True, True]
