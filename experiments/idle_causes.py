@@ -10,8 +10,7 @@ launched after the end of the kernel before, with the latency of the launch. ``k
 import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
-from experiments.sources import Sources, own_settings
-from experiments.traces import TRACES, workers
+from experiments.sources import TRACES, Sources, own_settings
 from surrogate.trace.events.tables import linked
 from surrogate.trace.idle import idle_table
 from surrogate.trace.profiling import Profile, idle_before_us, profile
@@ -24,7 +23,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     rows = []
     for plan in own_settings(__file__)["traces"]:
         effort.tick(plan["trace"])
-        profiled = profile(workers(sources, plan["trace"])[plan["worker"]])
+        profiled = profile(sources.traces(plan["trace"])[plan["worker"]])
         found = pd.DataFrame(idle_table(profiled).rows).groupby("cause")["time_us"].sum() / 1e3
         for by, own, other in ((HAND, dict(found), plan["hand"]), (HTA, whole_trace_ms(profiled), plan.get("hta", {}))):
             for cause in dict.fromkeys([*other, *(own if other else ())]):

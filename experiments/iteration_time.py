@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
-from experiments.sources import Sources
-from experiments.traces import POWER, RESNET, TRACES, workers
+from experiments.sources import POWER, RESNET, TRACES, Sources
 from experiments.verdicts import listing, percent
 from surrogate.report.charts import dots
 from surrogate.trace.events.tables import Trace
@@ -31,7 +30,7 @@ PUBLISHED_PCT, PUBLISHED_DEVICE_PCT = 7.96, 4.61
 
 def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge every trace under every setting that it allows. A row covers the iterations of a trace."""
-    models = {name: workers(sources, name) for name in TRACES}
+    models = {name: sources.traces(name) for name in TRACES}
     measured = [measure(name, models, effort) for name in models]
     table = pd.DataFrame([row for rows in measured for row in rows])
     drawn = table.dropna(subset=["alone_geomean_pct"])

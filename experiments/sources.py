@@ -12,6 +12,8 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.store import Dataset, read_dataset
 from surrogate.dataset.tables import read_table
 from surrogate.features.errors import InputError, nearest
+from surrogate.trace.events.read import trace_files
+from surrogate.trace.events.tables import Trace
 
 
 def own_settings(script: str) -> dict[str, Any]:
@@ -28,7 +30,8 @@ FILES: Mapping[str, Sequence[str]] = _NAMES["files"]
 LABELS: Mapping[str, str] = _NAMES["labels"]
 """Source → its label in tables and sentences."""
 TRACES: Mapping[str, str] = _NAMES["traces"]
-"""Label of a trace → its source."""
+"""Label of a profiler's trace → its source. An archive contains one trace per worker."""
+RESNET50, VGG13, DLRM, RESNET, POWER = TRACES
 
 PAPER_BATCH = 128
 PAPER_MIN_US = 1000.0
@@ -73,6 +76,11 @@ class Sources:
             condition = ", ".join(f"{column}={value}" for column, value in where.items())
             raise InputError(f"{self.path(name)}: no row has {condition}; give a table with such rows")
         return data.with_frame(frame)
+
+    def traces(self, label: str) -> list[Trace]:
+        """Return the trace of that label, or those of all its workers. Raises `InputError` for a damaged file."""
+        with trace_files([self.path(TRACES[label])]) as files:
+            return [file.read() for file in files]
 
     def winners(self) -> Dataset:
         """Return the table of winners as dataset rows: one ok row per problem, of the fastest algorithm."""

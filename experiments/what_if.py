@@ -8,8 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
-from experiments.sources import Sources, own_settings
-from experiments.traces import DLRM, RESNET50, TRACES, VGG13, workers
+from experiments.sources import DLRM, RESNET50, TRACES, VGG13, Sources, own_settings
 from surrogate.report.charts import dots
 from surrogate.trace.graph import Graph, graph_of
 from surrogate.trace.profiling import profile
@@ -42,7 +41,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """
     rows = []
     for label in STEPS:
-        profiled = profile(workers(sources, label)[0])  # the workers of one step run the same program
+        profiled = profile(sources.traces(label)[0])  # the workers of one step run the same program
         graph = graph_of(profiled.trace, profiled.layers)
         networked = setting_of(profiled, network=NETWORK)
         other = setting_of(profiled, target=TARGET, network=NETWORK)

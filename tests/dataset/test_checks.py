@@ -115,15 +115,6 @@ def test_normalise_reads_problem_texts_like_size_columns() -> None:
     assert find_violations(from_text) == find_violations(from_sizes) == []
 
 
-def test_normalise_infers_the_family_from_size_columns(refused) -> None:
-    row = {"gpu": "v100", "library": "cublas", "m": 8, "n": 4, "k": 2, "time_us": 5.0}
-    assert normalise(pd.DataFrame([row]), "test")["family"].tolist() == ["gemm"]
-    with refused("time_us", "missing"):
-        normalise(pd.DataFrame([row]).drop(columns="time_us"), "test")
-    with refused("no column names a problem"):
-        normalise(pd.DataFrame([{"gpu": "v100", "time_us": 5.0}]), "test")
-
-
 def test_normalise_refuses_configurations_of_an_undescribed_kernel(refused) -> None:
     rows = [{"gpu": "v100", "m": m, "n": 4, "k": 2, "tile": tile, "time_us": 5.0} for m in (8, 16) for tile in (1, 2)]
     with refused("--sizes m,n,k --parameters tile"):

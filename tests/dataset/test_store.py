@@ -89,12 +89,6 @@ def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Ta
     assert "row 4: n is -1" in message and "1 more" in message
 
 
-@pytest.mark.parametrize(("name", "candidates"), [("cudnn_conv_per_algorithm", None), ("miopen_conv_mi300x", "listed")])
-def test_measured_tables_are_accepted(measurements: Path, name: str, candidates: str | None) -> None:
-    data = read_dataset(measurements / f"{name}.parquet", candidates=candidates)
-    assert len(data) > 9000
-
-
 def test_writing_a_dataset_keeps_the_kernels_of_another(tmp_path: Path, table: Table) -> None:
     """The kernels of ``foo`` and of ``foo.parquet`` would have the same file name."""
     kernels = pd.DataFrame({"kernel_name": ["k"], "time_us": [1.0]})

@@ -83,17 +83,6 @@ def test_repeated_keys_are_merged_and_register_limits_are_kept(tmp_path: Path) -
     assert imported.notes[0] == "maxnreg: None is 0"
 
 
-def test_one_of_several_kernels_is_chosen_by_name(refused, tmp_path: Path) -> None:
-    save(tmp_path, [8])
-    file = save(tmp_path, [8], name="softmax")
-    with refused("choose with --name: matmul_kernel, softmax"):
-        read(tmp_path)
-    with refused("with --name: matmul_kernel, softmax"):
-        read(tmp_path, name="x")
-    assert kernel(read(tmp_path, name="softmax"))["name"] == "softmax_kernel"  # softmax is a built-in operator
-    assert read(file).rows["origin"].tolist() == ["A/softmax.autotune.json"] * 2
-
-
 @pytest.mark.parametrize(("content", "message"), ANSWERS["wrong"])
 def test_wrong_files_are_refused(refused, tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "k.autotune.json").write_text(content)

@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from experiments.sources import Sources
-from experiments.traces import DLRM, workers
+from experiments.sources import DLRM, Sources
 from surrogate.trace import trim
 from surrogate.trace.graph import EDGE_KINDS, TASK_KINDS, Graph, graph_of, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, HANDOVER, LAUNCH, previous_on_resource
@@ -196,7 +195,7 @@ def test_replay_without_handover_edges_is_wrong(resnet):
 def test_replay_of_dlrm_workers_is_within_half_a_pct(measurements):
     """The collectives of the eight workers run on their own streams."""
     sources = Sources(measurements)
-    graphs = [graph_of(trace) for trace in workers(sources, DLRM)]
+    graphs = [graph_of(trace) for trace in sources.traces(DLRM)]
     assert len(graphs) == 8
     for graph in graphs:
         assert largest_error(graph) < 1e-6 and largest_error(typical_delays(graph)) < 0.005

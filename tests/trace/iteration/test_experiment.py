@@ -6,8 +6,7 @@ import tarfile
 
 from experiments import iteration_time
 from experiments.experiment import Effort
-from experiments.sources import Sources
-from experiments.traces import DLRM, RESNET, RESNET50, TRACES
+from experiments.sources import DLRM, RESNET, RESNET50, TRACES, Sources
 
 
 def test_experiment_runs_on_invented_traces(make_trace, tmp_path):
