@@ -39,11 +39,9 @@ _FUNCTIONS: Functions = {
     "Integer": (lambda value: value, 1, 1),
     "Add": (lambda *values: sum(values), 1, MAX_OPERANDS),
     "Mul": (lambda *values: prod(values), 1, MAX_OPERANDS),
-    **{
-        "Max": (max, 2, MAX_OPERANDS),
-        "Min": (min, 2, MAX_OPERANDS),
-        "CeilDiv": (lambda a, b: -np.floor_divide(-a, b), 2, 2),
-    },
+    "Max": (max, 2, MAX_OPERANDS),
+    "Min": (min, 2, MAX_OPERANDS),
+    "CeilDiv": (lambda a, b: -np.floor_divide(-a, b), 2, 2),
     **dict.fromkeys(("FloorDiv", "CleanDiv"), (np.floor_divide, 2, 2)),
     **dict.fromkeys(("Mod", "PythonMod"), (np.mod, 2, 2)),
 }

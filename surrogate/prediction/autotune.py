@@ -331,7 +331,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     ranked = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     added = [
-        _measured_estimate(Estimate.around(LibraryCandidate("", selection.library, name), 0.0, 0.0, 0, MEASURED), ran)
+        _measured_estimate(Estimate(LibraryCandidate("", selection.library, name), *[0.0] * 4, 0, MEASURED), ran)
         for name, attempt in ran.items()
         if name not in ranked and attempt.workspace_bytes is not None
     ]
@@ -359,7 +359,7 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
     if attempt.deterministic is not None:
         candidate = replace(candidate, deterministic=attempt.deterministic)
     workspace = estimate.workspace_bytes if attempt.workspace_bytes is None else attempt.workspace_bytes
-    return Estimate.around(candidate, attempt.measured_us, 0.0, workspace, MEASURED)
+    return Estimate(candidate, *[attempt.measured_us] * 3, 0.0, workspace, MEASURED)
 
 
 def _check_device(ranking: Selection, info: "DeviceInfo") -> None:

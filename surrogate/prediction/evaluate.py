@@ -294,11 +294,8 @@ def _record(
     """
     before, after = _median_ape(before_us, measured_us), _median_ape(holdout_us, measured_us)
     if before is not None and after is not None and after > before:
-        device = device_names(rows.frame)[0]
-        warnings.warn(
-            f"{data}: times on {device} are worse after calibration; measure more problems, or keep the bundle",
-            stacklevel=2,
-        )
+        text = f"{data}: times on {device_names(rows.frame)[0]} are worse after calibration"
+        warnings.warn(f"{text}; measure more problems, or keep the bundle", stacklevel=2)
     counts = {"problems": len(np.unique(rows.problem)), "shapes": len(np.unique(rows.shape))}
     errors = {"rows_not_trained_on": len(measured_us), "median_ape_before": before, "median_ape_held_out": after}
     return {"data": data, "rows": len(rows), **counts, "method": method, **errors}
@@ -352,17 +349,16 @@ def _calibrated_widths(family_model: FamilyModel, rows: Rows, holdout_us: np.nda
         device, rows.candidate, dtypes_of(rows), distances_to(family_model.domain.references, rows), holdout_us
     )
     score = np.abs(np.log(holdout_us / rows.time_us)) / (factors * deviation)
-    by_key = {
-        key: base for key, base in family_model.widths.by_key.items() if key.gpu not in set(device) or key.dtype is None
-    }
+    stored, devices = family_model.widths.by_key, set(device)
+    by_key = {key: base for key, base in stored.items() if key.gpu not in devices or key.dtype is None}
     candidates = {key.candidate for key in by_key if key.gpu is None and key != ALL}
-    for name in sorted(set(device)):
+    for name in sorted(devices):
         on_device = device == name
         if len(set(rows.shape[on_device])) < 2:
             continue
         pooled = conformal_quantile(score[on_device], rows.shape[on_device])
         for candidate in candidates:
-            by_key[WidthKey(name, candidate)] = max(family_model.widths.by_key[WidthKey(None, candidate)], pooled)
+            by_key[WidthKey(name, candidate)] = max(stored[WidthKey(None, candidate)], pooled)
         for candidate in sorted(set(rows.candidate[on_device])):
             with_candidate = on_device & (rows.candidate == candidate)
             quantile = conformal_quantile(score[with_candidate], rows.shape[with_candidate])

@@ -63,18 +63,6 @@ class FallbackChoice(NamedTuple):
     question: Question
 
 
-class FallbackRank(NamedTuple):
-    """The evidence for a fallback with one library; the largest is the best.
-
-    ``enough_on_gpu`` and ``enough_rows``: at least `MIN_ROWS` rows on this GPU, and on any GPU.
-    """
-
-    enough_on_gpu: bool
-    enough_rows: bool
-    nearness: int
-    rows: int
-
-
 class KernelTimes:
     """Kernel times for one GPU; answers are kept."""
 
@@ -189,7 +177,7 @@ class KernelTimes:
 
         The library with most rows wins.
         """
-        evidence: list[tuple[FallbackRank, Question]] = []
+        ranked: dict[tuple[bool, bool, int, int], FallbackChoice] = {}
         for index, fallback in enumerate(problem.fallbacks()):
             family = family_of(fallback)
             if family.name not in self._resolver.bundle.family_models:
@@ -202,12 +190,9 @@ class KernelTimes:
                 rows = family_model.row_counts.get(reference, 0)
                 gpu_rows = family_model.row_counts.get(reference._replace(gpu=target.name), 0)
                 if rows:
-                    rank = FallbackRank(gpu_rows >= MIN_ROWS, rows >= MIN_ROWS, -index, rows)
-                    evidence.append((rank, measured._replace(library=library)))
-        if not evidence:
-            return None
-        best, question = max(evidence, key=lambda entry: entry[0])
-        return FallbackChoice(-best.nearness, question)
+                    choice = FallbackChoice(index, measured._replace(library=library))
+                    ranked.setdefault((gpu_rows >= MIN_ROWS, rows >= MIN_ROWS, -index, rows), choice)
+        return ranked[max(ranked)] if ranked else None
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:

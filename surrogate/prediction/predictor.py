@@ -159,10 +159,8 @@ class Predictor:
                 answer = self._answers.put(key, self._predict_one(self.read(problem, **settings), algorithm, request))
             return answer
         if _is_list(problem):
-            return [
-                self.predict(item, algorithm, library_version=library_version, library=library, **settings)
-                for item in problem
-            ]
+            options = {"library_version": library_version, "library": library, **settings}
+            return [self.predict(item, algorithm, **options) for item in problem]
         from surrogate.prediction.table import predict_table
 
         self._check_names(problem)

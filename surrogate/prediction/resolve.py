@@ -361,9 +361,8 @@ def _with_datasheet(facts: SettingFacts) -> SettingFacts:
         choosable = {candidate: candidate.mechanism == mechanism for candidate in described_first}
     else:
         # The model of products covers a setting if only its own boards were measured, and no board gives measurements.
-        gpus = {
-            name for library, _ in setting.versions for name in family_model.domain.gpus_of(library, setting.values)
-        }
+        domain = family_model.domain
+        gpus = {name for library, _ in setting.versions for name in domain.gpus_of(library, setting.values)}
         gpus -= {setting.gpu}
         is_new = not facts.is_trained and not gpus & {*facts.similar.donors}
         analytical = datasheet.product_models(setting, device, facts.similar.vendor | gpus) if is_new else None

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, log
+from math import log
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -55,14 +55,6 @@ class Estimate(NamedTuple):
     workspace_bytes: int
     source: str
     in_domain: bool = True
-
-    @classmethod
-    def around(
-        cls, candidate: LibraryCandidate, time_us: float, half_width: float, workspace_bytes: int, source: str
-    ) -> Self:
-        """Return an estimate with an interval that is symmetric in log time."""
-        spread = exp(half_width)
-        return cls(candidate, time_us, time_us / spread, time_us * spread, half_width, workspace_bytes, source)
 
 
 class Ranked(NamedTuple):

@@ -290,9 +290,7 @@ class ShippedBundle(Bundle):
 
     def operator_times(self, gpu: str) -> KernelFunction:
         predictor, device = _cached_operators(gpu, environ.get(ENVIRONMENT_VARIABLE, "")), _registered_gpu(gpu)
-        return lambda problems: [
-            within_peaks(kernel, device) for kernel in predictor.kernel_times(problems, keep=False)
-        ]
+        return lambda problems: [within_peaks(each, device) for each in predictor.kernel_times(problems, keep=False)]
 
     def family_model(
         self, family: Family, gpu: str = "", values: tuple[str, ...] = (), library: str | None = None

@@ -52,7 +52,7 @@ class FakeAlgorithms:
                 continue
             candidate = LibraryCandidate(name, "cudnn", name, mechanism=algorithm.mechanism)
             time_us = 5.0 + SPEED.get(name, 1.2) * conv.flops / 1e6
-            found.append(Estimate.around(candidate, time_us, log(2), workspace, "model"))
+            found.append(Estimate(candidate, time_us, time_us / 2, 2 * time_us, log(2), workspace, "model"))
         found.sort(key=lambda estimate: estimate.time_us)
         reason = "dtype fp64 was never measured" if conv.dtype == "fp64" else None
         return Selection(conv, "t4", "cudnn", "7.6.4", tuple(found), (), reason)

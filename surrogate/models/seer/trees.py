@@ -56,12 +56,6 @@ class Tree:
         threshold = np.where(leaf, 0.0, grown.threshold)
         return cls(left, right, feature=feature, threshold=threshold, value=np.asarray(value, dtype=np.float64))
 
-    @classmethod
-    def constant(cls, value: float) -> Self:
-        """Return a tree with one leaf."""
-        leaf = np.array([LEAF])
-        return cls(leaf, leaf, feature=np.array([0]), threshold=np.array([0.0]), value=np.array([float(value)]))
-
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the leaf's value (rows,) of every row of ``x`` (rows, features), compared in float32 as in the fit."""
         x = x.astype(np.float32)
@@ -108,10 +102,8 @@ def tuned_tree(x: np.ndarray, y: np.ndarray, *, classify: bool, seed: int = 0, e
     from sklearn.model_selection import PredefinedSplit, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-    if len(np.unique(y)) == 1:
-        return Tree.constant(y[0])
     fold = np.random.default_rng(seed).permutation(len(y)) % min(FOLDS, len(y))
-    sizes = leaf_sizes(len(y), evaluations, seed)
+    sizes = leaf_sizes(len(y), evaluations if len(np.unique(y)) > 1 else 1, seed)
     kind = DecisionTreeClassifier if classify else DecisionTreeRegressor
     grown = kind(min_samples_split=MIN_PARENT, max_leaf_nodes=MAX_SPLITS + 1, random_state=seed)
 

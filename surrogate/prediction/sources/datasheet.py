@@ -88,9 +88,7 @@ class ProductModels(HeldOutErrors):
 def shipped_datasheet_models() -> dict[str, DatasheetModels]:
     """Return the shipped models: `HALVES` and `TF32` → model."""
     kinds = json.loads((bundled.FOLDER / FILE).read_bytes())
-    return {
-        kind: from_json_types(DatasheetModels, {**kinds[kind], "model": kinds[kind]["law"]}) for kind in (HALVES, TF32)
-    }
+    return {kind: from_json_types(DatasheetModels, {**each, "model": each["law"]}) for kind, each in kinds.items()}
 
 
 def datasheet_models(gpu: Gpu, dtype: str, math: str = "default") -> DatasheetModels | None:
