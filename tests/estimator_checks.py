@@ -24,7 +24,7 @@ from surrogate.models import TimeModel
 from surrogate.models.baselines import Roofline
 from surrogate.models.calibrated import Calibrated
 from surrogate.models.registry import DECLARED, model_class
-from surrogate.models.seer.kernels import METRIC_COLUMNS
+from surrogate.models.seer.physics import METRIC_COLUMNS
 from tests.known import known_answers
 from tests.tables import checked, every
 from tests.tuning import made_up

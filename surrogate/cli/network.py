@@ -16,10 +16,9 @@ from surrogate.cli.problem import CHOICES
 from surrogate.report.tables import MAX_NAME, Table, interval_us, shortened, terminal_width
 
 if TYPE_CHECKING:
-    from surrogate.network.comparison import GpuComparison
     from surrogate.network.network import Network, ReadOptions
     from surrogate.network.predict import AlgorithmLimits, Predictors
-    from surrogate.network.result import NetworkTime
+    from surrogate.network.result import GpuComparison, NetworkTime
 
 LAYER_COLUMNS = ("name", "problem", "algorithm", "time_us", "bound")
 """Columns that fit a terminal; JSON and CSV also have the interval, workspace, FLOPs, bytes and source."""
@@ -201,8 +200,8 @@ def _predicted(
     Raises `InputError` if there is no answer for any GPU.
     """
     from surrogate.cli.datasets import progress_bar
-    from surrogate.network.comparison import compare_gpus, comparison_records, prices_of, try_each
     from surrogate.network.predict import largest_batch
+    from surrogate.network.result import compare_gpus, comparison_records, prices_of, try_each
 
     limits = request.limits
     predictors: dict[str, Predictors] = {}
@@ -295,7 +294,7 @@ def _print_types(time: "NetworkTime") -> None:
 
 def _print_comparisons(results: NetworkResults) -> None:
     """Print the costs, and the rows of the compared batch sizes and GPUs."""
-    from surrogate.network.comparison import COSTS, comparison_row
+    from surrogate.network.result import COSTS, comparison_row
 
     count = results.time.gpus
     costs = {COSTS[name]: value for name, value in results.costs.items()}
@@ -335,7 +334,7 @@ def _type_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _totals_row(time: "NetworkTime") -> dict[str, Any]:
     """Return parameters, multiply-adds, rates, the memory, and the GPU's memory."""
-    from surrogate.network.comparison import gib, percent
+    from surrogate.network.result import gib, percent
 
     parameters = None if time.parameters is None else time.parameters / 1e6
     record = {"M parameters": parameters, "G multiply-adds": time.multiply_adds / 1e9}

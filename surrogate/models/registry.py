@@ -128,7 +128,7 @@ def model_frame(data: "Dataset", candidate: str = "algorithm") -> "pd.DataFrame"
         The rows, with kernel metrics if the dataset has kernels.
     """
     from surrogate.dataset.store import candidate_frame
-    from surrogate.models.seer.kernels import with_kernel_metrics
+    from surrogate.models.seer.physics import with_kernel_metrics
 
     frame = candidate_frame(data, candidate)
     return frame if data.kernels is None else with_kernel_metrics(frame, data.kernels)

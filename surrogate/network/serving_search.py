@@ -16,13 +16,12 @@ from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED, setting
 from surrogate.features.roofline import missing_units
-from surrogate.network.comparison import prices_of
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, TEXTS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
-from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA
+from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, prices_of
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, ServerRow, Serving, Targets, launch_command, pareto
 

@@ -22,13 +22,12 @@ from surrogate.features.errors import InputError, one_line_errors
 from surrogate.features.problem import HALF, element_type
 from surrogate.features.user_code import imported_callable
 from surrogate.network import torch_gpu
-from surrogate.network.comparison import GpuComparison, compare_gpus
 from surrogate.network.dispatch import add_call
 from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, refuse, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
-from surrogate.network.result import NetworkTime
+from surrogate.network.result import GpuComparison, NetworkTime, compare_gpus
 from surrogate.network.runtime import with_options, with_runtime
 from surrogate.network.torch_recording import Arguments, Recording, memory_format, record_calls, tensor_info, tensors_in
 

@@ -19,7 +19,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models import TimeModel
 from surrogate.models.base import SETTING_LIMITS
-from surrogate.models.published import Forest
+from surrogate.models.baselines import Forest
 from surrogate.models.registry import DECLARED, model_class
 from tests.estimator_checks import problems, results
 

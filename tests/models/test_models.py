@@ -20,9 +20,8 @@ from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.features.roofline import roofline_us
 from surrogate.features.terms import MECHANISM_TERMS
 from surrogate.models import MODELS, TimeModel
-from surrogate.models.baselines import AlwaysBestSingle, Roofline
+from surrogate.models.baselines import AlwaysBestSingle, Forest, Mlp, Roofline
 from surrogate.models.linear import LiEtAl, LinearDims, LinearTerms
-from surrogate.models.published import Forest, Mlp
 from tests.known import known_answers
 from tests.tables import checked, every
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from surrogate.models.seer import physics
-from surrogate.models.seer.kernels import GEMM_P_TILES, gemm_p_tile, variant_name
+from surrogate.models.seer.physics import GEMM_P_TILES, gemm_p_tile, variant_name
 from tests.known import cases
 
 SIZES = physics.Sizes(batch=128, channels=64, outputs=130, width=56, out_width=54, filter_width=3, stride=1)

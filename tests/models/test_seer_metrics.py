@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.problem import SIZE_COLUMNS
-from surrogate.models.seer.kernels import METRIC_COLUMNS, with_kernel_metrics
+from surrogate.models.seer.physics import METRIC_COLUMNS, with_kernel_metrics
 
 SIZES = dict(zip(SIZE_COLUMNS, (128, 64, 28, 28, 64, 3, 3, 0, 0, 1, 1, 1, 1, 1), strict=True))
 SETTING_NAMES = ("gpu", "library", "library_version", "direction", "dtype", "math", "layout")

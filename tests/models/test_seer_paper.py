@@ -12,9 +12,8 @@ from surrogate.dataset.columns import ROW_KEY
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.models.seer import physics as formulas
-from surrogate.models.seer.kernels import gemm_p_tile, with_kernel_metrics
 from surrogate.models.seer.paper import SeerPaper
-from surrogate.models.seer.physics import Sizes, launched_blocks, sizes_of
+from surrogate.models.seer.physics import Sizes, gemm_p_tile, launched_blocks, sizes_of, with_kernel_metrics
 from tests.known import cases, known_answers
 from tests.models.test_seer_formulas import weighted_sum
 from tests.models.test_seer_metrics import SETTING

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from surrogate.features.errors import InputError
 from surrogate.network import GpuComparison, NetworkTime, load_predictors
-from surrogate.network.comparison import compare_gpus, prices_of
 from surrogate.network.network import Cluster
 from surrogate.network.predict import model_multiply_adds
 from surrogate.network.read import read_network
-from surrogate.network.result import GradientExchange, LayerTime, Peak
+from surrogate.network.result import GradientExchange, LayerTime, Peak, compare_gpus, prices_of
 
 LAYER = LayerTime("a", "gemm", "gemm:m1", None, 3.6e6, 3e6, 4e6, 0, 0, 0, "", "model")
 STEP = NetworkTime("net", "h100-sxm", (LAYER,), batch=4, training=True, tokens=8192)

@@ -12,12 +12,12 @@ from surrogate.bundled import NETWORKS
 from surrogate.features.gpu import gpu
 from surrogate.network import serve
 from surrogate.network.aten_call import Call, Tensor
-from surrogate.network.comparison import comparison_records
 from surrogate.network.memory import Allocator, context_bytes, memory, saved_tensors, simulate_pass, usable_bytes
 from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.predict import Predictors, largest_batch
 from surrogate.network.read import read_network
+from surrogate.network.result import comparison_records
 from tests.known import cases, known_answers
 
 GIB = 2**30

@@ -10,11 +10,10 @@ import pytest
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.network.comparison import comparison_records
 from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network, Work
 from surrogate.network.operators import gemm, pointwise
 from surrogate.network.predict import Predictors, load_predictors
-from surrogate.network.result import BOUNDS, LayerTime, NetworkTime
+from surrogate.network.result import BOUNDS, LayerTime, NetworkTime, comparison_records
 
 A = Conv(n=8, c=64, h=28, k=64, r=3, pad_h=1)
 B = Conv(n=8, c=64, h=28, k=256, r=1)

@@ -17,10 +17,10 @@ from surrogate.features.algorithms import algorithms
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator
 from surrogate.features.problem import SIZE_COLUMNS
+from surrogate.models.baselines import Forest
 from surrogate.models.boosted import BoostedDims
 from surrogate.models.calibrated import Calibrated, fit_correction
 from surrogate.models.linear import LinearTerms
-from surrogate.models.published import Forest
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import shape_hash

@@ -10,8 +10,7 @@ from msgspec import Struct
 from surrogate.models.json_types import Number
 from surrogate.models.linear import relative_fit
 from surrogate.models.seer import physics
-from surrogate.models.seer.kernels import GEMM_P, TilePredictor, tree_inputs
-from surrogate.models.seer.physics import Sizes, Terms, launched_blocks, term_matrix
+from surrogate.models.seer.physics import GEMM_P, Sizes, Terms, TilePredictor, launched_blocks, term_matrix, tree_inputs
 from surrogate.models.seer.trees import Tree, tuned_tree
 
 

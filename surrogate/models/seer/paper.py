@@ -11,8 +11,7 @@ from surrogate.dataset.rows import Rows
 from surrogate.features.errors import InputError, read_toml
 from surrogate.models.base import TimeModel
 from surrogate.models.seer.fits import COUNTED_ALGORITHMS, FFT_ALGORITHMS, AlgorithmFit, FftFit, MeasuredKernels
-from surrogate.models.seer.kernels import COUNTERS
-from surrogate.models.seer.physics import feasible, in_domain, require_convolutions, sizes_of
+from surrogate.models.seer.physics import COUNTERS, feasible, in_domain, require_convolutions, sizes_of
 from surrogate.models.seer.trees import EVALUATIONS
 
 _DEVICE = ["gpu", "library_version", "algorithm"]
@@ -63,7 +62,7 @@ class SeerPaper(TimeModel):
     published_blocks: bool = False
 
     def _fit(self, rows: Rows, time_us: np.ndarray) -> None:
-        """Fit on rows with the columns of `kernels.with_kernel_metrics`. Raise `InputError` if there are none."""
+        """Fit on rows with the columns of `physics.with_kernel_metrics`. Raise `InputError` if there are none."""
         require_convolutions(rows, self.name)
         frame = rows.frame
         lacking = [name for name in _NEEDED if name not in frame or frame[name].isna().all()]

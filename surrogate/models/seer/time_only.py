@@ -24,8 +24,7 @@ from surrogate.models.json_types import Number
 from surrogate.models.linear import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
-from surrogate.models.seer.kernels import gemm_p_tile
-from surrogate.models.seer.physics import UNDER_UTILISED, require_convolutions, roofline_class
+from surrogate.models.seer.physics import UNDER_UTILISED, gemm_p_tile, require_convolutions, roofline_class
 
 LANES = 32
 SECTOR_BYTES = 32
