@@ -331,7 +331,9 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     ranked = {estimate.candidate.algorithm for estimate in remaining}
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     added = [
-        _measured_estimate(Estimate(LibraryCandidate("", selection.library, name), *[0.0] * 4, 0, MEASURED), ran)
+        _measured_estimate(
+            Estimate(LibraryCandidate("", selection.library, name), 0.0, 0.0, 0.0, 0.0, 0, MEASURED), ran
+        )
         for name, attempt in ran.items()
         if name not in ranked and attempt.workspace_bytes is not None
     ]
@@ -354,12 +356,13 @@ def _measured_estimate(estimate: Estimate, ran: Mapping[str, Attempt]) -> Estima
     """Return the estimate with its measurement, if there is one. Times of algorithms do not apply to solvers."""
     candidate = estimate.candidate
     attempt = ran.get(candidate.algorithm)
-    if attempt is None or attempt.measured_us is None or candidate.solver:
+    time_us = attempt and attempt.measured_us
+    if attempt is None or time_us is None or candidate.solver:
         return estimate
     if attempt.deterministic is not None:
         candidate = replace(candidate, deterministic=attempt.deterministic)
     workspace = estimate.workspace_bytes if attempt.workspace_bytes is None else attempt.workspace_bytes
-    return Estimate(candidate, *[attempt.measured_us] * 3, 0.0, workspace, MEASURED)
+    return Estimate(candidate, time_us, time_us, time_us, 0.0, workspace, MEASURED)
 
 
 def _check_device(ranking: Selection, info: "DeviceInfo") -> None:
