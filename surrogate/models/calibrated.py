@@ -9,7 +9,7 @@ held out by shape.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Self
 
@@ -85,12 +85,12 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
         dual = share * _robust_dual(scales, part, target[kept])
         return Correction(scales=scales, inputs=part, weights=dual, units=units, candidates=codes)
 
-    def cross_fitted(scales: Mapping[str, float]) -> np.ndarray:
-        factor = np.empty(len(rows))
+    def cross_fitted(scales: Mapping[str, float], answer: Callable[..., np.ndarray]) -> np.ndarray:
+        out = np.ones(len(rows))
         for inside, outside in label_folds(label):
             part = conditioned(scales, inside)
-            factor[outside] = part.log_factor(x[outside], rows.candidate[outside], predicted_us[outside])
-        return factor
+            out[outside] = answer(part, x[outside], rows.candidate[outside], predicted_us[outside])
+        return out
 
     # Each process has more parts than the one before. It replaces that one if it is better on held-out shapes. The
     # first must be significantly better than no correction.
@@ -100,16 +100,13 @@ def fit_correction(rows: Rows, predicted_us: np.ndarray, seed: int = 0) -> tuple
         options.append(_fitted_scales(inputs.take(sample), target[sample]))
     best, best_share, factor = options[0], 0.0, np.zeros(len(rows))
     for scales in options:
-        holdout_factor = cross_fitted(scales)
+        holdout_factor = cross_fitted(scales, Correction.log_factor)
         share = min(SHARES, key=lambda share: np.abs(target - share * holdout_factor).mean())
         error, before = np.abs(target - share * holdout_factor), np.abs(target - factor)
         is_better = error.mean() < MAX_ERROR_RATIO * before.mean()
         if is_better and (best_share or _is_significant(before - error, rows.shape)):
             best, best_share, factor = scales, share, share * holdout_factor
-    deviation = np.ones(len(rows))
-    for inside, outside in label_folds(label):
-        part = conditioned(best, inside)
-        deviation[outside] = part.deviation(x[outside], rows.candidate[outside], predicted_us[outside])
+    deviation = cross_fitted(best, Correction.deviation)
     return conditioned(best, np.arange(len(rows)), best_share), factor, deviation
 
 

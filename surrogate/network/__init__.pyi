@@ -1,12 +1,12 @@
 """Public names and the modules that define them; each is imported at its first use."""
 
-from .comparison import GpuComparison as GpuComparison
 from .network import Layer as Layer
 from .network import Network as Network
 from .network import ReadOptions as ReadOptions
 from .predict import Predictors as Predictors
 from .predict import load_predictors as load_predictors
 from .read import read_network as read_network
+from .result import GpuComparison as GpuComparison
 from .result import LayerTime as LayerTime
 from .result import NetworkTime as NetworkTime
 from .serving_result import Serving as Serving

@@ -1,27 +1,231 @@
 """Write the picks of a list of problems as a function that answers for any problem: Python, or lists of Triton configs.
 
-The function is a decision tree over sizes and settings (`surrogate.prediction.decision_tree`). It is learned from the
-predicted times of all candidates on the listed problems.
+The function is a decision tree over sizes and settings. It is learned from the predicted times of all candidates on the
+listed problems. ``columns`` (problems, columns) are integers: sizes, and 0 or 1 for settings. ``cost`` (problems,
+candidates) is log(time of the candidate / time of the problem's best), or infinite if the candidate does not run. The
+candidate of a leaf fails for the fewest problems of the leaf. If several do, the one with the smallest total cost is
+taken.
 """
 
 import json
 import keyword
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import inf, log
+from math import exp, inf, isqrt, log, nan
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from surrogate.features import Configuration, InputError, Value, canonical
 from surrogate.features.families import DescribedFamily
-from surrogate.prediction import decision_tree
-from surrogate.prediction.decision_tree import Leaf, Node, Slowdown
 from surrogate.prediction.export import EMPTY, Picks, sizes_and_settings
 from surrogate.prediction.results import MEASURED, Selection, releases
 from surrogate.report.tables import template
+
+FAILURE = 1e6
+"""Cost of a candidate that does not run. It exceeds the sum of all other costs of a table."""
+MIN_GAIN = 1e-6
+"""Minimum gain of a split, in log time summed over problems. A smaller gain is rounding."""
+MAX_PAIRS = 48
+"""Number of first splits, evenly drawn, that are tried together with a second split. Single splits are all tried."""
+MAX_DEPTH = 60
+"""Maximum number of branches above a leaf. Python refuses more than 100 levels of indentation."""
+FOLDS = 5
+TIE = 1e-9
+"""Weight of a candidate's total cost, which breaks ties between candidates with equal gains."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """A leaf: its ``candidate`` (column of the costs), and ``rows``, the training problems that reach it."""
+
+    candidate: int
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """A branch: a problem goes to ``low`` if its ``column`` is at most ``threshold``, else to ``high``."""
+
+    column: int
+    threshold: int
+    low: "Node"
+    high: "Node"
+
+
+Node = Leaf | Branch
+
+
+class Slowdown(NamedTuple):
+    """The slowdown of a choice over problems.
+
+    ``factor`` is the geometric mean of time / best time over the problems that the choice runs (NaN if it runs none).
+    ``failures`` is the number of the other problems.
+    """
+
+    factor: float
+    failures: int
+
+    @classmethod
+    def of(cls, cost: np.ndarray, choice: np.ndarray) -> "Slowdown":
+        """Return the slowdown of one candidate per problem, ``choice`` (problems,)."""
+        own = cost[np.arange(len(cost)), choice]
+        runs = np.isfinite(own)
+        return cls(exp(own[runs].mean()) if runs.any() else nan, int((~runs).sum()))
+
+
+class _Split(NamedTuple):
+    """A split of rows: the column is at most ``lower`` on one side, and at least ``upper`` on the other.
+
+    ``gain`` is the cost that the split saves.
+    """
+
+    gain: float
+    column: int = 0
+    lower: int = 0
+    upper: int = 0
+
+
+def learn_tree(columns: np.ndarray, cost: np.ndarray, leaves: int) -> Node:
+    """Return a tree with at most ``leaves`` leaves; each step splits the leaf with the largest gain.
+
+    More leaves never cost more on the training problems, because the first splits are the same.
+    """
+    finite = np.where(np.isfinite(cost), cost, FAILURE)
+    # Nodes are numbered as in a heap: the children of node i are 2i and 2i + 1.
+    leaf_at = {1: _leaf(finite, np.arange(len(cost)))}
+    splits: dict[int, _Split] = {}
+    waiting = {1: _best_split(columns, finite, leaf_at[1].rows)}
+    tree: Node = leaf_at[1]
+    while waiting:
+        node = max(waiting, key=lambda node: waiting[node].gain)
+        split = splits[node] = waiting.pop(node)
+        if split.gain <= MIN_GAIN:
+            break
+        is_low = columns[leaf_at[node].rows, split.column] <= split.lower
+        for child, is_inside in ((2 * node, is_low), (2 * node + 1, ~is_low)):
+            leaf_at[child] = _leaf(finite, leaf_at[node].rows[is_inside])
+            if child.bit_length() <= MAX_DEPTH:
+                waiting[child] = _best_split(columns, finite, leaf_at[child].rows)
+        grown = _merged(1, splits, leaf_at)
+        if len(leaves_of(grown)) > leaves:
+            break
+        tree = grown
+    return tree
+
+
+def _leaf(finite: np.ndarray, rows: np.ndarray) -> Leaf:
+    return Leaf(int(finite[rows].sum(axis=0).argmin()), rows)
+
+
+def _merged(node: int, splits: dict[int, _Split], leaf_at: dict[int, Leaf]) -> Node:
+    """Return the tree below a node; two leaves with the same candidate become one leaf."""
+    if node not in splits:
+        return leaf_at[node]
+    low, high = (_merged(child, splits, leaf_at) for child in (2 * node, 2 * node + 1))
+    if isinstance(low, Leaf) and isinstance(high, Leaf) and low.candidate == high.candidate:
+        return Leaf(low.candidate, leaf_at[node].rows)
+    split = splits[node]
+    return Branch(split.column, threshold_between(split.lower, split.upper), low, high)
+
+
+def _best_split(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> _Split:
+    """Return the split of the rows with the largest gain.
+
+    A split counts with its own gain, or with half the gain of it and a second split, because an interval needs two. If
+    no split gains anything and no candidate is best for all rows, the middle split is returned with a minimal gain.
+    """
+    options = list(_splits(columns, finite, rows))
+    # If gains are equal up to rounding, the first column wins.
+    best = max(options, key=lambda option: round(option.gain, 6), default=_Split(0.0))
+    for option in options[:: -(-len(options) // MAX_PAIRS)] if options else ():
+        is_low = columns[rows, option.column] <= option.lower
+        seconds = (split for is_inside in (is_low, ~is_low) for split in _splits(columns, finite, rows[is_inside]))
+        further = max((split.gain for split in seconds), default=0.0)
+        if (option.gain + further) / 2 > best.gain + MIN_GAIN:
+            best = option._replace(gain=(option.gain + further) / 2)
+    if options and best.gain <= MIN_GAIN:
+        best = options[len(options) // 2]._replace(gain=2 * MIN_GAIN)
+    return best
+
+
+def _splits(columns: np.ndarray, finite: np.ndarray, rows: np.ndarray) -> Iterator[_Split]:
+    """Yield every split of the rows; no split if one candidate is best for all rows."""
+    loss = finite[rows].sum(axis=0).min()
+    for column in range(columns.shape[1]) if loss > MIN_GAIN else ():
+        order = rows[columns[rows, column].argsort(kind="stable")]
+        values = columns[order, column]
+        ends = np.flatnonzero(values[1:] > values[:-1])
+        # (rows, candidates) total cost of the first 1, 2, … rows. The column's value changes after each end.
+        sums = finite[order].cumsum(axis=0)
+        gains = loss - sums[ends].min(axis=1) - (sums[-1] - sums[ends]).min(axis=1)
+        for end, gain in zip(ends.tolist(), gains.tolist(), strict=True):
+            yield _Split(gain, column, int(values[end]), int(values[end + 1]))
+
+
+def threshold_between(lower: int, upper: int) -> int:
+    """Return an integer from ``lower`` to below ``upper`` with few binary digits, near their geometric mean.
+
+    It is strictly between them if such an integer exists: between 512 and 1024 it is 768.
+    """
+    middle = min(max(isqrt(max(lower, 1) * upper), lower), upper - 1)
+    for digits in range(1, middle.bit_length() + 1):
+        step = 1 << (middle.bit_length() - digits)
+        near = [number for number in (middle // step * step, (middle // step + 1) * step) if lower < number < upper]
+        if near:
+            return min(near, key=lambda number: abs(log(number / max(middle, 1))))
+    return lower
+
+
+def leaves_of(node: Node) -> list[Leaf]:
+    """Return the leaves from left to right: the side up to a threshold comes first."""
+    return [node] if isinstance(node, Leaf) else [*leaves_of(node.low), *leaves_of(node.high)]
+
+
+def tree_choices(node: Node, columns: np.ndarray) -> np.ndarray:
+    """Return the candidate of each problem, (problems,)."""
+    if isinstance(node, Leaf):
+        return np.full(len(columns), node.candidate)
+    is_low = columns[:, node.column] <= node.threshold
+    return np.where(is_low, tree_choices(node.low, columns), tree_choices(node.high, columns))
+
+
+def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, leaves: int) -> Slowdown | None:
+    """Return the slowdown on held-out shapes: each of `FOLDS` parts of the shapes is left out once.
+
+    ``shape`` (problems,) is each problem's shape. Returns None if all problems have one shape.
+    """
+    _, code = np.unique(shape, return_inverse=True)
+    count = int(code.max()) + 1
+    if count < 2:
+        return None
+    fold = (np.random.default_rng(0).permutation(count) % FOLDS)[code]
+    chosen = np.empty(len(cost), dtype=np.int64)
+    for number in np.unique(fold):
+        holdout = fold == number
+        chosen[holdout] = tree_choices(learn_tree(columns[~holdout], cost[~holdout], leaves), columns[holdout])
+    return Slowdown.of(cost, chosen)
+
+
+def complementing(cost: np.ndarray, first: int, count: int) -> list[int]:
+    """Return up to ``count`` candidates: ``first``, then one after another the candidate that adds most.
+
+    A candidate adds the cost that it saves over the best chosen candidate, in sum over the problems of ``cost``
+    (problems, candidates). Candidates that add equally much are ordered by their total cost. A candidate that runs for
+    no problem is left out.
+    """
+    finite = np.where(np.isfinite(cost), cost, FAILURE)
+    runs = np.isfinite(cost).any(axis=0)
+    chosen = [first]
+    for _ in range(min(count, int(runs.sum())) - 1):
+        minimum = finite[:, chosen].min(axis=1, keepdims=True)
+        loss = np.minimum(minimum, finite).sum(axis=0) + TIE * finite.sum(axis=0)
+        loss[chosen] = loss[~runs] = np.inf
+        chosen.append(int(loss.argmin()))
+    return chosen
+
 
 LEAVES = 32
 TOP = 3
@@ -62,10 +266,9 @@ class SizeColumn(NamedTuple):
 class DecisionFunction:
     """A decision ``tree`` that was learned from ``picks``.
 
-    ``columns`` are the tree's inputs, and ``cost`` (problems, candidates) is defined in
-    `surrogate.prediction.decision_tree`. ``settings``: name → values in the listed problems, the most frequent first.
-    ``slowdown`` is the tree's slowdown on the listed problems. ``held_out`` is the slowdown on held-out shapes, or None
-    if all problems have one shape.
+    ``columns`` are the tree's inputs, and ``cost`` (problems, candidates) are the log slowdowns. ``settings``: name →
+    values in the listed problems, the most frequent first. ``slowdown`` is the tree's slowdown on the listed problems.
+    ``held_out`` is the slowdown on held-out shapes, or None if all problems have one shape.
     """
 
     picks: Picks
@@ -89,7 +292,7 @@ class DecisionFunction:
 
     def configurations(self, leaf: Leaf, top: int) -> list[str]:
         """Return the arguments of ``triton.Config`` for a leaf's ``top`` configurations."""
-        chosen = decision_tree.complementing(self.cost[leaf.rows], leaf.candidate, top)
+        chosen = complementing(self.cost[leaf.rows], leaf.candidate, top)
         return [triton_arguments(self.configuration(candidate)) for candidate in chosen]
 
     def lines(self, node: Node, returned: Mapping[int, str], indent: str = "    ") -> list[str]:
@@ -108,7 +311,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
 
     The form ``python`` writes ``select``, which returns a candidate and needs no import. The form ``triton`` writes
     ``configs``, which returns a list of ``top`` ``triton.Config``: the leaf's own, then the configurations with the
-    largest gains (`decision_tree.complementing`). Raises `InputError` as `decision_function` does, if ``top`` is less
+    largest gains (`complementing`). Raises `InputError` as `decision_function` does, if ``top`` is less
     than 1, and if the form is ``triton`` and the family has no configurations.
     """
     family = picks.family
@@ -119,7 +322,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         raise InputError(f"top is {top}; give 1 or more configurations per leaf")
     function = decision_function(picks, leaves, configurations_only=form == "triton")
     # 1. The expression that each leaf returns: its candidate, or its position among the lists of configurations.
-    every_leaf = decision_tree.leaves_of(function.tree)
+    every_leaf = leaves_of(function.tree)
     lists = [function.configurations(leaf, top) for leaf in every_leaf] if form == "triton" else []
     answers = [f"CONFIGS[{number}]" for number in range(len(lists))] or map(function.candidate, every_leaf)
     returned = {leaf.rows[0]: answer for leaf, answer in zip(every_leaf, answers, strict=True)}
@@ -135,7 +338,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         picks=picks,
         family=family.name,
         notes=first.notes,
-        folds=decision_tree.FOLDS,
+        folds=FOLDS,
         lists=lists,
         where=first.gpu if is_described else f"{first.gpu}, {releases(first)}",
         measured=sum(each.estimates[0].source == MEASURED for each in picks.feasible),
@@ -183,7 +386,7 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     # 3. The tree, and its slowdown on held-out shapes.
     table = np.array([[column.of(problem) for column in columns] for problem in problems], dtype=np.int64)
     candidates, cost = cost_table([*times.values()])
-    tree = decision_tree.learn(table, cost, leaves)
+    tree = learn_tree(table, cost, leaves)
     shape = np.array(["|".join(str(problem[name]) for name in family.shape_names) for problem in problems])
     return DecisionFunction(
         picks=picks,
@@ -192,8 +395,8 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
         candidates=candidates,
         cost=cost,
         tree=tree,
-        slowdown=Slowdown.of(cost, decision_tree.choices(tree, table)),
-        held_out=decision_tree.held_out_slowdown(table, cost, shape, leaves),
+        slowdown=Slowdown.of(cost, tree_choices(tree, table)),
+        held_out=held_out_slowdown(table, cost, shape, leaves),
     )
 
 

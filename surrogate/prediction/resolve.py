@@ -201,11 +201,8 @@ class Resolver:
         family, gpu_name, values, library, *_ = question
         device = self.device(gpu_name)
         other = tuple(OTHER_HALF.get(value, value) for value in values)
-        if (
-            not family.half_types_share_algorithms
-            or other == values
-            or not 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops
-        ):
+        has_one_rate = 0 < device.bf16_tensor_tflops == device.fp16_tensor_tflops
+        if other == values or not (family.half_types_share_algorithms and has_one_rate):
             return question
 
         def is_measured(setting: tuple[str, ...]) -> bool:
@@ -308,9 +305,8 @@ class Resolver:
         A GPU that is too new for the version gets the first release that supports it. Raises `InputError` if the
         question has a version that does not run on the GPU.
         """
-        measured = {
-            release.version for release in family_model.support.releases.get(library, ()) if release.gpu == question.gpu
-        }
+        releases = family_model.support.releases.get(library, ())
+        measured = {release.version for release in releases if release.gpu == question.gpu}
         if measured and question.library_version is None:
             return newest(measured)
         version = question.library_version or newest(family_model.domain.versions_of(library))
@@ -479,7 +475,7 @@ def _ranker(
 ) -> Ranker:
     family_model, setting = facts.family_model, facts.setting
     libraries = [name for name, _ in setting.versions]
-    widths = family_model.widths
+    keys, widths = _setting_keys(setting, context.candidates), family_model.widths
     if not facts.is_measured:
         errors = family_model.unmeasured_gpu
         half_width = errors.by_group[_width_group(facts)].half_width
@@ -496,9 +492,7 @@ def _ranker(
         evidence=evidence,
         source_name=MODEL if MODEL in evidence.source else fallback,
         measured_groups={} if facts.analytical is not None else _measured_groups(facts),
-        unmeasured_value=family_model.domain.unmeasured_value(_setting_keys(setting, context.candidates))
-        if facts.is_trained
-        else "",
+        unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),

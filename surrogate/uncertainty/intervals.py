@@ -141,30 +141,24 @@ class Widths:
     def to_json(self) -> bytes:
         """Return all parts as JSON."""
         by_key = {key_text((key.dtype, key.gpu, key.candidate)): base for key, base in self.by_key.items()}
-        factors = {
-            "distance": asdict(self.distance),
-            "time_us": asdict(self.time_us),
-            "own_share": self.independent_share,
-            **({"max_errors": dict(self.max_errors)} if self.max_errors else {}),
-        }
-        if self.unmeasured_group != UNMEASURED_GROUP_HALF_WIDTH:
-            factors["unmeasured_group"] = self.unmeasured_group
-        return json.dumps({"coverage": COVERAGE, "by_key": by_key, **factors}, sort_keys=True).encode()
+        factors = {"distance": asdict(self.distance), "time_us": asdict(self.time_us)}
+        limits = {"max_errors": dict(self.max_errors), "unmeasured_group": self.unmeasured_group}
+        shares = {"coverage": COVERAGE, "own_share": self.independent_share}
+        return json.dumps({"by_key": by_key, **factors, **limits, **shares}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, libraries: Collection[str]) -> Self:
         """Return the widths from the output of `to_json`. Names of candidates begin with one of the ``libraries``."""
         data = json.loads(content)
-        by_key = {}
-        for text, base in from_json_types(Mapping[str, HalfWidth], data["by_key"], "by_key").items():
-            by_key[_width_key(text, libraries)] = base
+        stored = from_json_types(Mapping[str, HalfWidth], data["by_key"], "by_key")
+        by_key = {_width_key(text, libraries): base for text, base in stored.items()}
         distance, time_us = (from_json_types(StepFunction, data[name], name) for name in ("distance", "time_us"))
         if ALL not in by_key or list(distance.values) != sorted(distance.values):
             raise InputError(f"by_key lacks {ALL.candidate!r}, or the factor for the distance falls")
         max_errors = from_json_types(Mapping[str, HalfWidth], data.get("max_errors", {}), "max_errors")
         share = from_json_types(Factor, data["own_share"], "own_share")
-        stored = data.get("unmeasured_group", UNMEASURED_GROUP_HALF_WIDTH)
-        group = from_json_types(HalfWidth, stored, "unmeasured_group")
+        group = data.get("unmeasured_group", UNMEASURED_GROUP_HALF_WIDTH)
+        group = from_json_types(HalfWidth, group, "unmeasured_group")
         return cls(by_key, distance, time_us, independent_share=share, max_errors=max_errors, unmeasured_group=group)
 
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.prediction.decision_tree import (
+from surrogate.prediction.export_function import (
     Branch,
     Leaf,
     Node,
     Slowdown,
-    choices,
     complementing,
     held_out_slowdown,
-    learn,
+    learn_tree,
     leaves_of,
     threshold_between,
+    tree_choices,
 )
 
 
@@ -43,40 +43,40 @@ def test_more_leaves_never_cost_more(seed: int, problems: int, candidates: int, 
     columns, cost = table(seed, problems, candidates, failing)
     figures = []
     for leaves in (1, 2, 3, 5, 8):
-        tree = learn(columns, cost, leaves)
+        tree = learn_tree(columns, cost, leaves)
         every_leaf = leaves_of(tree)
-        chosen = choices(tree, columns)
+        chosen = tree_choices(tree, columns)
         assert len(every_leaf) <= leaves
         assert sorted(np.concatenate([leaf.rows for leaf in every_leaf]).tolist()) == list(range(problems))
         assert all((chosen[leaf.rows] == leaf.candidate).all() for leaf in every_leaf)
         figures.append(failures_then_cost(Slowdown.of(cost, chosen), problems))
     for (failures, log_time), (more_failures, more_log_time) in itertools.pairwise(figures):
         assert more_failures < failures or (more_failures == failures and more_log_time <= log_time + 1e-5)
-    chosen = choices(learn(columns, cost, problems), columns)
+    chosen = tree_choices(learn_tree(columns, cost, problems), columns)
     assert Slowdown.of(cost, chosen) == (pytest.approx(1.0, abs=1e-5), 0)
 
 
 def test_a_leaf_minimises_time_instead_of_counting_best_picks() -> None:
     """Candidate 1 is best for one of three problems only, but hardly slower for the others."""
     cost = np.array([[0.0, 0.01], [0.0, 0.01], [2.0, 0.0]])
-    assert learn(np.zeros((3, 1), dtype=int), cost, 4).candidate == 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert learn_tree(np.zeros((3, 1), dtype=int), cost, 4).candidate == 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_two_splits_are_found_if_one_alone_gains_nothing() -> None:
     sizes = 16 * np.arange(1, 11)[:, None]
     best = np.array([0] * 4 + [1] * 2 + [0] * 4)
     cost = np.stack([best != 0, best != 1], axis=1) * 0.5
-    tree = learn(sizes, cost, 3)
-    assert isinstance(tree, Branch) and Slowdown.of(cost, choices(tree, sizes)) == (1.0, 0)
-    assert choices(tree, np.array([[1], [88], [1000]])).tolist() == [0, 1, 0]
+    tree = learn_tree(sizes, cost, 3)
+    assert isinstance(tree, Branch) and Slowdown.of(cost, tree_choices(tree, sizes)) == (1.0, 0)
+    assert tree_choices(tree, np.array([[1], [88], [1000]])).tolist() == [0, 1, 0]
 
 
 def test_failures_are_avoided_before_slow_candidates_and_are_counted() -> None:
     sizes = np.arange(3)[:, None]
     cost = np.array([[0.0, 1.5], [np.inf, 0.0], [0.0, 1.5]])
-    assert Slowdown.of(cost, choices(learn(sizes, cost, 1), sizes)) == (pytest.approx(np.e), 0)
+    assert Slowdown.of(cost, tree_choices(learn_tree(sizes, cost, 1), sizes)) == (pytest.approx(np.e), 0)
     without_common = np.array([[0.0, np.inf], [np.inf, 0.0], [0.0, np.inf]])
-    assert Slowdown.of(without_common, choices(learn(sizes, without_common, 1), sizes)) == (1.0, 1)
+    assert Slowdown.of(without_common, tree_choices(learn_tree(sizes, without_common, 1), sizes)) == (1.0, 1)
 
 
 @given(st.integers(0, 2**40), st.integers(1, 2**40))
@@ -117,4 +117,4 @@ def test_trees_stay_shallower_than_pythons_indentation_limit() -> None:
     """These costs separate one problem at a time; Python refuses 100 levels of indentation."""
     sizes = np.arange(150)[:, None]
     cost = np.where(np.arange(2)[None] == np.arange(150)[:, None] % 2, 0.0, np.linspace(1, 100, 150)[:, None])
-    assert depth(learn(sizes, cost, 150)) < 90
+    assert depth(learn_tree(sizes, cost, 150)) < 90

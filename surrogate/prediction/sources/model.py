@@ -105,6 +105,7 @@ class TreeSource(Source):
             measured = arrays.interpolation.measured_times
             codes = measured.codes(setting.values, [candidate.key for candidate in candidates])
             donors = _donors(context, measured, codes, (gpu, *similar))
+        scaled = set() if arrays.tiles else {*donors} & {*similar}
         libraries = zip(donors, (candidate.library for candidate in candidates), strict=True)
         return cls(
             context=context,
@@ -116,11 +117,7 @@ class TreeSource(Source):
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
             donors=donors,
-            donor_formulas={
-                name: family.formula(setting.values, similar[name])
-                for name in {*donors} & {*similar}
-                if not arrays.tiles
-            },
+            donor_formulas={name: family.formula(setting.values, similar[name]) for name in scaled},
             near=_setting_measurements(context, arrays, columns, codes, donors),
         )
 
