@@ -23,8 +23,7 @@ from surrogate.dataset.described import described_frame
 from surrogate.dataset.files import atomic_path
 from surrogate.dataset.problems import families_of
 from surrogate.dataset.rows import CONTEXT_NAMES, Rows, fingerprint, rows_of
-from surrogate.features.description import Description
-from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features import Description, InputError, check_choice, read_toml
 from surrogate.features.families import FAMILIES, Family
 from surrogate.models.json_types import from_json_types, to_json_types
 

@@ -22,10 +22,8 @@ import pandas as pd
 from surrogate.dataset.problems import device_names, problems_of, row_groups
 from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.threads import threads_for
-from surrogate.features.analytical import tiled_product_us
-from surrogate.features.errors import InputError
+from surrogate.features import InputError, gpus, tiled_product_us
 from surrogate.features.families import Family
-from surrogate.features.gpu import gpus
 from surrogate.models.base import ProgressCallback, SearchRange, TimeModel, dimension_columns, term_columns
 from surrogate.models.call_cost import CallKey, call_cost_us, call_costs, common_call_costs
 from surrogate.models.registry import fitted_part

@@ -21,13 +21,10 @@ import pandas as pd
 from surrogate.dataset.checks import FASTEST_US
 from surrogate.dataset.problems import joined, rows_by_code
 from surrogate.dataset.rows import Rows
-from surrogate.features.analytical import KERNEL_GAP_US
-from surrogate.features.errors import InputError
+from surrogate.features import DTYPES, KERNEL_GAP_US, MACHINE_NAMES, InputError, peak_flops_table
 from surrogate.features.families import DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.described import DESCRIBED_WORK_NAMES, RULED_OUT
 from surrogate.features.gpu import Gpu, gpu, gpus
-from surrogate.features.problem import DTYPES
-from surrogate.features.roofline import MACHINE_NAMES, peak_flops_table
 from surrogate.models.base import TimeModel
 from surrogate.models.json_types import from_json_types
 from surrogate.models.transfer import Prior, TransferState

@@ -14,8 +14,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from surrogate.features.caches import BoundedCache
-from surrogate.features.errors import InputError
+from surrogate.features import BoundedCache, InputError
 from surrogate.features.families import Family
 from surrogate.models.json_types import input_error_if_damaged
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from surrogate.features.errors import read_toml
+from surrogate.features import DTYPES, INPUT, WEIGHT, read_toml
 from surrogate.features.families import NetworkProblem
-from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network.network import Layer
 
 Shape = tuple[int, ...]

@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from surrogate.features.errors import InputError, parsed_json, read_bounded, read_toml
-from surrogate.features.problem import QUANTISED
+from surrogate.features import QUANTISED, InputError, parsed_json, read_bounded, read_toml
 from surrogate.network.network import TEXTS, refusal
 
 Json = Mapping[str, object]

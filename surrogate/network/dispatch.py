@@ -31,9 +31,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import log2, prod
 
-from surrogate.features.errors import InputError
+from surrogate.features import DTYPES, InputError
 from surrogate.features.families import NetworkProblem
-from surrogate.features.problem import DTYPES
 from surrogate.network import dispatch_convolutions as convolutions
 from surrogate.network import dispatch_passes
 from surrogate.network import dispatch_rules as rules

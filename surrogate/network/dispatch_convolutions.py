@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from surrogate.features.conv import Conv
+from surrogate.features import INPUT, WEIGHT, Conv
 from surrogate.features.families import NetworkProblem
 from surrogate.features.families.rowwise import BiasBackward
-from surrogate.features.problem import INPUT, WEIGHT
 from surrogate.network import operators
 from surrogate.network.aten_call import PRODUCT_TYPES, Call, Shape, Tensor, UnsupportedError, require
 from surrogate.network.network import PART_3D, Layer

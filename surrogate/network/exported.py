@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features.elementwise import ElementwiseFormula, Functions
-from surrogate.features.errors import InputError, nearest, one_line_errors, parsed_json
+from surrogate.features import ElementwiseFormula, Functions, InputError, nearest, one_line_errors, parsed_json
 from surrogate.formats.foreign_file import Allowance, unpacked
 from surrogate.network.aten_call import DISPATCH, Call, Tensor, operator_name
 from surrogate.network.dispatch import is_view

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from surrogate.features.errors import InputError, check_choice, read_toml
+from surrogate.features import LAYOUTS, MATHS, InputError, check_choice, read_toml
 from surrogate.features.families import NetworkProblem
-from surrogate.features.problem import LAYOUTS, MATHS
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv

@@ -10,18 +10,12 @@ from itertools import chain
 from math import prod
 from typing import ClassVar, NamedTuple
 
-from surrogate.features.conv import Conv
-from surrogate.features.elementwise import Number
-from surrogate.features.errors import InputError
+from surrogate.features import DTYPES, Conv, Gpu, InputError, Number, compute_us, output_size
 from surrogate.features.families import FAMILY_OF_KIND, NetworkProblem, Operator, family, family_of
 from surrogate.features.families.gemm import Bmm, Gemm, Linear
 from surrogate.features.families.operator import CAST, Streamed
 from surrogate.features.families.pool import AvgPool, MaxPool
 from surrogate.features.families.rowwise import POINTWISE_CLASSES, Pointwise, Softmax
-from surrogate.features.gpu import Gpu
-from surrogate.features.problem import DTYPES
-from surrogate.features.roofline import compute_us
-from surrogate.features.terms import output_size
 from surrogate.network.network import TF32
 from surrogate.prediction.kernel_times import MIN_KERNEL_US
 

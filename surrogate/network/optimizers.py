@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
-from surrogate.features.errors import check_choice
+from surrogate.features import DTYPES, check_choice
 from surrogate.features.families.operator import Streamed
-from surrogate.features.problem import DTYPES
 from surrogate.network.network import TEXTS, Layer, NetworkBuilder
 from surrogate.network.operators import gemm
 

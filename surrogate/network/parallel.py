@@ -23,11 +23,9 @@ from numbers import Real
 from operator import itemgetter
 from typing import NamedTuple
 
-from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
-from surrogate.features.errors import InputError
+from surrogate.features import DTYPES, MAX_INT32, InputError, ceil_div, checked_int
 from surrogate.features.families.operator import Streamed
 from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, Collective, ReduceScatter
-from surrogate.features.problem import DTYPES
 from surrogate.network.network import TEXTS, Cluster, Layer, Network, ReadOptions, refuse
 from surrogate.network.result import GradientExchange, ProblemTime
 from surrogate.network.training import CAST, is_update

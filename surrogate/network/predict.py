@@ -8,12 +8,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
-from surrogate.features.errors import InputError
+from surrogate.features import HALF, InputError, missing_units, peak_tflops
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.problem import HALF
-from surrogate.features.roofline import missing_units, peak_tflops
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
 from surrogate.network.operators import tf32_part, with_default_math

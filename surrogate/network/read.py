@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from surrogate.bundled import NETWORKS, find_model, not_found
-from surrogate.features.elementwise import MAX_INT32, checked_int
+from surrogate.features import ELEMENTS, HALF, INPUT, MAX_INT32, QUANTISED, WEIGHT, checked_int, element_type
 from surrogate.features.errors import InputError, TooLargeError, first_bytes, nearest, require_regular
 from surrogate.features.families import DescribedProblem, NetworkProblem, family_of
-from surrogate.features.problem import ELEMENTS, HALF, INPUT, QUANTISED, WEIGHT, element_type
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions, refusal, refuse, with_fields
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime

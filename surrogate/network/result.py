@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from math import ceil, floor, isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from surrogate.features.errors import InputError
+from surrogate.features import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED, InputError
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.roofline import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED
 from surrogate.network.network import TEXTS, UNKNOWN_WORK, Cluster, HostTime, Work, refuse
 from surrogate.report.tables import Table, TableResult, interval_us
 

@@ -21,11 +21,9 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate import bundled
-from surrogate.features.analytical import BANDWIDTH_FIELDS, BATCH_FIELDS
-from surrogate.features.errors import check_choice
+from surrogate.features import BANDWIDTH_FIELDS, BATCH_FIELDS, DTYPES, ELEMENTS, HALF, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
-from surrogate.features.problem import DTYPES, ELEMENTS, HALF
 from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH
 from surrogate.network.network import TEXTS, HostTime, Layer, Network, ReadOptions, with_settings

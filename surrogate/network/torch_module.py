@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import surrogate
-from surrogate.features.elementwise import MAX_INT32, checked_int
+from surrogate.features import HALF, MAX_INT32, checked_int, element_type, imported_callable
 from surrogate.features.errors import InputError, one_line_errors
-from surrogate.features.problem import HALF, element_type
-from surrogate.features.user_code import imported_callable
 from surrogate.network import torch_gpu
 from surrogate.network.dispatch import add_call
 from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, refuse, with_fields

@@ -15,8 +15,7 @@ from dataclasses import replace
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from surrogate.features.errors import InputError
-from surrogate.features.problem import DTYPES
+from surrogate.features import DTYPES, InputError
 from surrogate.network.aten_call import DISPATCH, IN_PLACE, Call, Tensor, operator_name
 from surrogate.network.dispatch import SAME_DTYPE_OPERATORS
 from surrogate.network.memory import Allocator

@@ -7,11 +7,9 @@ gradient, the gradients are summed at the sum of the branches.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from surrogate.features.elementwise import checked_int
-from surrogate.features.errors import InputError
+from surrogate.features import DTYPES, INPUT, WEIGHT, InputError, checked_int
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import Streamed
-from surrogate.features.problem import DTYPES, INPUT, WEIGHT
 from surrogate.network.memory import with_chain_memory
 from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, Work
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS, add_step, step_text, total_state_bytes, trained_weights

@@ -10,8 +10,7 @@ from dataclasses import replace
 from math import exp, inf
 from typing import NamedTuple
 
-from surrogate.features import HALF, Gpu, compute_us, has_fewer_flops, peak_tflops, roofline_us
-from surrogate.features.caches import BoundedCache
+from surrogate.features import HALF, BoundedCache, Gpu, compute_us, has_fewer_flops, peak_tflops, roofline_us
 from surrogate.features.families import AnyProblem, DescribedProblem, Family, NetworkProblem, Operator, family_of
 from surrogate.features.families.operator import MemoryBound
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle
-from surrogate.features import RESERVED, Gpu, InputError, setting
-from surrogate.features.caches import BoundedCache
+from surrogate.features import RESERVED, BoundedCache, Gpu, InputError, setting
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking, rankings_of

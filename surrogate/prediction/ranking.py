@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features import CUDNN_GRAPH, InputError, nearest, version_key, where
-from surrogate.features.caches import BoundedCache
+from surrogate.features import CUDNN_GRAPH, BoundedCache, InputError, nearest, version_key, where
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, Estimate, Excluded

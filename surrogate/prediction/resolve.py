@@ -12,9 +12,8 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
-from surrogate.features import DEFAULT_ALGORITHM, HALF, InputError, UnknownGpuError, check_choice, nearest
+from surrogate.features import DEFAULT_ALGORITHM, HALF, BoundedCache, InputError, UnknownGpuError, check_choice, nearest
 from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, version_number
-from surrogate.features.caches import BoundedCache
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu

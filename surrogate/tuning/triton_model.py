@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from surrogate.features import Description, InputError
-from surrogate.features.elementwise import checked_int
-from surrogate.features.problem import setting
+from surrogate.features import Description, InputError, checked_int, setting
 from surrogate.prediction.export_function import TRITON_ARGUMENTS
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, open_kernel_source
 

@@ -12,12 +12,9 @@ import pandas as pd
 
 from surrogate.dataset.columns import ROW_KEY
 from surrogate.dataset.rows import Rows
-from surrogate.features.elementwise import Number, ceil_div, where
-from surrogate.features.errors import InputError
+from surrogate.features import LIMITS, InputError, Number, ceil_div, identify, launch_b_max, output_size, where
 from surrogate.features.families import CONV
 from surrogate.features.gpu import gpu
-from surrogate.features.kernels import LIMITS, identify, launch_b_max
-from surrogate.features.terms import output_size
 from surrogate.models.seer.trees import Tree, tuned_tree
 
 

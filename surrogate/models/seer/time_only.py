@@ -13,9 +13,7 @@ import numpy as np
 
 from surrogate.dataset.problems import joined
 from surrogate.dataset.rows import Rows
-from surrogate.features.algorithms import MECHANISMS, Mechanism
-from surrogate.features.elementwise import ceil_div
-from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
+from surrogate.features import MECHANISMS, SIZE_COLUMNS, ConvColumns, Mechanism, ceil_div
 from surrogate.features.roofline import compute_us, mechanism_b_max, memory_us
 from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized, sized
 from surrogate.models.base import SearchRange, TimeModel
