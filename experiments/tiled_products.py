@@ -28,7 +28,6 @@ from surrogate.features.analytical import MATRIX_CORES, TENSILE_TYPES, TRANSPOSE
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
 from surrogate.uncertainty.intervals import COVERAGE
-from surrogate.uncertainty.unmeasured_gpu import NEW_GPU_MARGIN
 
 NEEDS = ("tensile", "deepbench", "aiter", "mi100", "mi210")
 MIOPEN = {"solver": "GemmFwd1x1_0_1", "direction": "fwd", "dtype": "fp16", "layout": "NCHW", "stride_h": 1, "groups": 1}

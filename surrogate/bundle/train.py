@@ -31,7 +31,7 @@ from surrogate.models.call_cost import CallKey, fit_call_costs
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.registry import TRAINED
-from surrogate.uncertainty import fit, unmeasured_gpu
+from surrogate.uncertainty import fit
 from surrogate.uncertainty.domain import PER_DOUBLING, Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.intervals import ALL, AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors, Widths
 
@@ -124,9 +124,8 @@ def train(data: Data, **options: Any) -> Bundle:
     seed = chosen.seed
     families: list[_FamilyFits] = []
     for family, rows in kept.items():
-        splits = {FOLD: _folds(rows, seed), GPU: unmeasured_gpu.gpu_splits(rows, seed)}
-        splits |= {KERNEL_GROUP: unmeasured_gpu.group_splits(rows, seed), LARGE: fit.large_split(rows)}
-        families.append(_FamilyFits(rows, models[family], splits))
+        splits = {FOLD: _folds(rows, seed), GPU: fit.gpu_splits(rows, seed), LARGE: fit.large_split(rows)}
+        families.append(_FamilyFits(rows, models[family], {**splits, KERNEL_GROUP: fit.group_splits(rows, seed)}))
     names = ", ".join(dict.fromkeys(each.name for each in models.values()))
     steps = _Steps(chosen.progress, names, sum(each.fitted_rows for each in families))
     family_models: dict[str, FamilyModel] = {}
@@ -244,13 +243,13 @@ class _FamilyFits(NamedTuple):
         of_kind = {kind: list(islice(answers, len(splits))) for kind, splits in self.splits.items()}
         holdout_us, distance = fit.combined_answers(rows, folds, of_kind[FOLD])
         held_out_gpu_us, _ = fit.combined_answers(rows, gpus, of_kind[GPU])
-        group_half_width = unmeasured_gpu.fit_unmeasured_group(rows, self.splits[KERNEL_GROUP], of_kind[KERNEL_GROUP])
+        group_half_width = fit.fit_unmeasured_group(rows, self.splits[KERNEL_GROUP], of_kind[KERNEL_GROUP])
         if folds_hold_out_gpus := shape_columns(rows.frame, rows.family) == ("gpu",):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
         evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
-        setting_was_trained = unmeasured_gpu.trained_settings(rows, folds if folds_hold_out_gpus else gpus)
+        setting_was_trained = fit.trained_settings(rows, folds if folds_hold_out_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)
         widths = fit.fit_widths(rows, holdout_us, measured, distance, evaluated=evaluated)
@@ -286,10 +285,10 @@ class _FamilyFits(NamedTuple):
         rows = self.rows
         fit_inputs = rows, held_out_gpu_us, setting_was_trained, evaluated
         if rows.family.parameter_names:  # configurations have their own transfer between GPUs
-            few = count_architectures(rows) < unmeasured_gpu.MIN_GPUS
+            few = count_architectures(rows) < fit.MIN_GPUS
             unknown = UnmeasuredGpuErrors(independent_share=widths.independent_share)
-            return unknown if few else unmeasured_gpu.fit_unmeasured_gpu(*fit_inputs)
-        unmeasured = unmeasured_gpu.fit_unmeasured_gpu(*fit_inputs)
+            return unknown if few else fit.fit_unmeasured_gpu(*fit_inputs)
+        unmeasured = fit.fit_unmeasured_gpu(*fit_inputs)
         source, _ = best_ranking_source(rows, self.splits[GPU], held_out_gpu_us, evaluated)
         costs = average_costs(rows) if source == AVERAGE_RANK else {}
         return structs.replace(unmeasured, ranking_source=source, mean_log_slowdowns=costs)
@@ -427,7 +426,7 @@ def best_ranking_source(
 ) -> tuple[str, dict[str, float]]:
     """Return the ranking source with the smallest mean log slowdown over held-out GPUs, and all mean slowdowns.
 
-    Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.unmeasured_gpu.gpu_splits`).
+    Each of the ``splits`` holds out a GPU with its architecture (`surrogate.uncertainty.fit.gpu_splits`).
     ``held_out_gpu_us`` (rows,) are the times of these fits. ``evaluated`` (rows,) marks problems whose choice counts.
     """
     slowdowns: dict[str, list[float]] = {RANK_BY_MODEL: [], AVERAGE_RANK: []}

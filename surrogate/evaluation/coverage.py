@@ -15,9 +15,8 @@ from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, library_picks, pick_by_times
 from surrogate.models import Support
-from surrogate.uncertainty.fit import dtypes_of, held_out_half_widths
+from surrogate.uncertainty.fit import dtypes_of, groups_of, held_out_gpu_errors, held_out_half_widths
 from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, probability_best
-from surrogate.uncertainty.unmeasured_gpu import groups_of, held_out_gpu_errors
 
 DIGITS = 6
 """Significant digits of a model card."""

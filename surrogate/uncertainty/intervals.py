@@ -141,10 +141,15 @@ class Widths:
     def to_json(self) -> bytes:
         """Return all parts as JSON."""
         by_key = {key_text((key.dtype, key.gpu, key.candidate)): base for key, base in self.by_key.items()}
-        factors = {"distance": asdict(self.distance), "time_us": asdict(self.time_us)}
-        limits = {"max_errors": dict(self.max_errors), "unmeasured_group": self.unmeasured_group}
-        shares = {"coverage": COVERAGE, "own_share": self.independent_share}
-        return json.dumps({"by_key": by_key, **factors, **limits, **shares}, sort_keys=True).encode()
+        factors = {
+            "distance": asdict(self.distance),
+            "time_us": asdict(self.time_us),
+            "own_share": self.independent_share,
+            **({"max_errors": dict(self.max_errors)} if self.max_errors else {}),
+        }
+        if self.unmeasured_group != UNMEASURED_GROUP_HALF_WIDTH:
+            factors["unmeasured_group"] = self.unmeasured_group
+        return json.dumps({"coverage": COVERAGE, "by_key": by_key, **factors}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes, libraries: Collection[str]) -> Self:

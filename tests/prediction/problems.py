@@ -14,8 +14,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.problem import SIZE_COLUMNS
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import SettingKey, distances_to
-from surrogate.uncertainty.fit import dtypes_of
-from surrogate.uncertainty.unmeasured_gpu import groups_of
+from surrogate.uncertainty.fit import dtypes_of, groups_of
 
 CONV = Conv(n=8, c=16, h=14, k=16, r=3, pad_h=1)
 STRIDED = replace(CONV, stride_h=2, stride_w=2)

@@ -11,8 +11,8 @@ from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import rows_by_family
 from surrogate.features.conv import Conv
 from surrogate.prediction.predictor import Predictor
+from surrogate.uncertainty.fit import fit_unmeasured_group, group_splits
 from surrogate.uncertainty.intervals import UNMEASURED_GROUP_HALF_WIDTH
-from surrogate.uncertainty.unmeasured_gpu import fit_unmeasured_group, group_splits
 from tests.prediction.conftest import bundle_of
 from tests.prediction.problems import frame_of
 

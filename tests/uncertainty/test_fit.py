@@ -16,7 +16,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.features.families import FAMILIES
 from surrogate.models import model_class
 from surrogate.models.base import duplicate
-from surrogate.uncertainty import fit, unmeasured_gpu
+from surrogate.uncertainty import fit
 from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
 from tests.tables import checked, every
 
@@ -222,13 +222,13 @@ def test_unmeasured_gpu_error_equals_the_known_answer(table: Table, kind: str) -
     frame = table(16, gpus=GPUS) if kind == "conv" else products(GPUS)
     rows = roofline_times(frame, np.where(frame["gpu"] == "TITAN V", 3.0, 2.0))
     found = unmeasured_gpu_errors(rows, True)
-    largest_error = np.log(3.0) * (1 + unmeasured_gpu.NEW_GPU_MARGIN / 3)
+    largest_error = np.log(3.0) * (1 + fit.NEW_GPU_MARGIN / 3)
     by_hand = HeldOutGpuErrors(3, pytest.approx(0.5, rel=1e-3), pytest.approx(largest_error, rel=1e-3))
     assert found.by_group[found.group_key("nvidia", "fp32")] == by_hand and 0 < found.independent_share <= 2
     assert (found.group_key("nvidia", "fp8"), found.group_key("amd", "fp32")) == ("nvidia", "")
     assert found.by_group[""] == by_hand
     one_gpu = rows.take((rows.frame["gpu"] == "TITAN V").to_numpy())
-    assert unmeasured_gpu.gpu_splits(one_gpu, 0) == []  # one GPU does not suffice for a split
+    assert fit.gpu_splits(one_gpu, 0) == []  # one GPU does not suffice for a split
     assert unmeasured_gpu_errors(one_gpu, True) == UnmeasuredGpuErrors()
 
 
@@ -243,7 +243,7 @@ def test_data_type_of_a_single_gpu_does_not_widen_other_intervals() -> None:
     found = unmeasured_gpu_errors(rows, False)
     half_widths = {kind: errors.half_width for kind, errors in found.by_group.items()}
     largest = {"": (5.0, 4), NEVER: (30.0, 1), "nvidia": (2.0, 3), "nvidia|fp32": (2.0, 3), "gfx9": (2.0, 1)}
-    margin = unmeasured_gpu.NEW_GPU_MARGIN
+    margin = fit.NEW_GPU_MARGIN
     by_hand = {kind: np.log(factor) * (1 + margin / gpus) for kind, (factor, gpus) in largest.items()}
     assert half_widths == pytest.approx(by_hand, rel=1e-3)
     assert "GFX9" not in found.note("gfx9", is_described=False)
@@ -259,10 +259,10 @@ def predicted_without(model, rows, splits) -> tuple[np.ndarray, np.ndarray]:
 
 def unmeasured_gpu_errors(rows: Rows, evaluated: bool) -> UnmeasuredGpuErrors:
     """Return the errors of the roofline on held-out GPUs; all rows are evaluated, or none."""
-    splits = unmeasured_gpu.gpu_splits(rows, 0)
+    splits = fit.gpu_splits(rows, 0)
     predicted, _ = predicted_without(model_class("roofline")(), rows, splits)
-    columns = predicted, unmeasured_gpu.trained_settings(rows, splits), np.full(len(rows), evaluated)
-    return unmeasured_gpu.fit_unmeasured_gpu(rows, *columns)
+    columns = predicted, fit.trained_settings(rows, splits), np.full(len(rows), evaluated)
+    return fit.fit_unmeasured_gpu(rows, *columns)
 
 
 def products(gpus: tuple[str, ...]) -> pd.DataFrame:
