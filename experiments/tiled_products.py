@@ -27,6 +27,7 @@ from surrogate.dataset.problems import row_groups
 from surrogate.features.analytical import MATRIX_CORES, TENSILE_TYPES, TRANSPOSES, TiledProductModel
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
+from surrogate.uncertainty.fit import NEW_GPU_MARGIN
 from surrogate.uncertainty.intervals import COVERAGE
 
 NEEDS = ("tensile", "deepbench", "aiter", "mi100", "mi210")
