@@ -7,8 +7,6 @@ these and other networks by name.
 import json
 import os
 import re
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -19,9 +17,13 @@ TRAINING_DATASET = FOLDER / "cudnn_partial.parquet"
 not used to evaluate choices."""
 NETWORKS = {path.stem: path for path in sorted((FOLDER / "networks").iterdir())}
 """Name → network without weights, or configuration of a language model, as in ``seer network resnet50``."""
-CHECKPOINTS = FOLDER / "checkpoints.json"
+CHECKPOINTS: dict[str, list[str]] = json.loads((FOLDER / "checkpoints.json").read_bytes())
 """Shipped configuration → checkpoints on the Hugging Face Hub with the same configuration; servers load the first by
 default."""
+_BY_HUB_NAME = {name.casefold(): NETWORKS[own] for own, names in CHECKPOINTS.items() for name in names}
+_SHIPPED = _BY_HUB_NAME | {name.rpartition("/")[2]: path for name, path in _BY_HUB_NAME.items()}
+_SHIPPED |= {name.casefold(): path for name, path in NETWORKS.items()}
+"""Name in lower case, with or without the organisation → shipped network."""
 TRACES = {path.name.partition(".")[0]: path for path in sorted((FOLDER / "traces").iterdir())}
 """Name → profiler trace, as in ``seer trace summary vgg13_h100``."""
 
@@ -40,16 +42,16 @@ def find_model(source: str | Path) -> Path:
         return path / "config.json" if path.joinpath("config.json").is_file() else path
     name, beside = path.as_posix(), Path(path.name, "config.json")
     local = (beside if beside.is_file() else _cached_config(name)) if HUB_NAME.fullmatch(name) else None
-    return local or _shipped().get(name.casefold(), path)
+    return local or _SHIPPED.get(name.casefold(), path)
 
 
 def server_model(source: str | Path) -> str:
     """Return the name by which a server loads a model: a folder, or the name of a checkpoint on the Hub."""
     path = Path(source)
     name = path.as_posix().casefold()
-    if path.exists() or name not in _shipped():
+    if path.exists() or name not in _SHIPPED:
         return str(path.parent if path.name == "config.json" else path)
-    names = _checkpoints()[_shipped()[name].stem]
+    names = CHECKPOINTS[_SHIPPED[name].stem]
     return next((each for each in names if each.casefold().endswith(name)), names[0])
 
 
@@ -64,24 +66,8 @@ def not_found(source: str) -> str:
 def _hub_cache() -> Path:
     """Return the folder of the Hub's cache, as huggingface_hub finds it."""
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    folder = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub"))
-    with suppress(RuntimeError):  # there is no home
-        folder = folder.expanduser()
-    return folder
-
-
-@cache
-def _checkpoints() -> dict[str, list[str]]:
-    return json.loads(CHECKPOINTS.read_bytes())
-
-
-@cache
-def _shipped() -> dict[str, Path]:
-    """Return name in lower case, with or without the organisation → shipped network."""
-    names = {name: own for own, names in _checkpoints().items() for name in names}
-    found = {name.casefold(): NETWORKS[own] for name, own in names.items()}
-    found |= {name.rpartition("/")[2]: path for name, path in found.items()}
-    return found | {name.casefold(): path for name, path in NETWORKS.items()}
+    folder = os.environ.get("HF_HUB_CACHE") or f"{home}/hub"
+    return Path(os.path.expanduser(folder))  # noqa: PTH111  Path.expanduser fails without a home
 
 
 def _cached_config(name: str) -> Path | None:

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import cast
 
-from surrogate.bundled import NETWORKS, find_model, not_found
+from surrogate.bundled import CHECKPOINTS, find_model, not_found
 from surrogate.features.elementwise import MAX_INT32, checked_int, round_up
 from surrogate.features.errors import InputError, check_choice, nearest, parsed_json, read_bounded
 from surrogate.features.families.attention import LATENT, ROPE, TRITON
@@ -320,8 +320,7 @@ def _json_of(path: Path) -> dict[str, object]:
             raise
         reason = error.strerror if isinstance(error, OSError) else "no JSON"
         reason = not_found(path.as_posix()) if isinstance(error, FileNotFoundError) else reason
-        names = [name for name, shipped in NETWORKS.items() if shipped.suffix == ".json"]
-        listed = f"{', '.join(names)}{nearest(str(path), names, cutoff=NAME_CUTOFF)}"
+        listed = f"{', '.join(CHECKPOINTS)}{nearest(str(path), CHECKPOINTS, cutoff=NAME_CUTOFF)}"
         raise refusal("no_config", source=path, reason=reason, names=listed) from None
     return config if isinstance(config, dict) else {}
 

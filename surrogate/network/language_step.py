@@ -35,7 +35,6 @@ MAX_REQUESTS = 1 << 20
 GAP_US = 3.1
 """Time in µs between two kernels of a CUDA graph; it includes sampling and small kernels that are not listed. Source:
 the decoded tokens of zksainx/pipeweave's 40 runs, median of the time that kernels do not explain."""
-STEPS_DIFFER = TEXTS["notes"]["steps_differ"].format(gap=GAP_US)
 PRODUCTS, EXPERTS, ATTENTION = "products", "experts", "attention"
 COMMUNICATION, OTHERS = "communication", "small kernels"
 PARTS = (PRODUCTS, EXPERTS, ATTENTION, COMMUNICATION, OTHERS)
@@ -85,7 +84,8 @@ def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> N
     tokens = batch * requests.new
     network = Step(decoder, [requests], deployment, tokens).network
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    return replace(network, name=f"{decoder.name}, {step}", notes=(*network.notes, STEPS_DIFFER), tokens=tokens)
+    notes = (*network.notes, TEXTS["notes"]["steps_differ"])
+    return replace(network, name=f"{decoder.name}, {step}", notes=notes, tokens=tokens)
 
 
 @dataclass(frozen=True)

@@ -404,8 +404,12 @@ def floor_note(problems: Iterable[NetworkProblem]) -> str:
 
 
 def frameworks_on(device: Gpu) -> list[str]:
-    """Return the names of the `FRAMEWORKS` that run on the GPU."""
-    return [name for name, vendors in FRAMEWORKS.items() if device.vendor in vendors]
+    """Return the names of the `FRAMEWORKS` that run on the GPU; TensorRT-LLM needs an Ampere or a newer one.
+
+    Source: TensorRT-LLM, "Supported Hardware".
+    """
+    runs = {"trtllm": device.compute_capability >= 8}
+    return [name for name, vendors in FRAMEWORKS.items() if device.vendor in vendors and runs.get(name, True)]
 
 
 def fastest_framework(network: Network, gpu: str) -> str:

@@ -12,7 +12,7 @@ from surrogate.network.language import NVLINK_GPUS, Decoder, Deployment
 from surrogate.network.memory import UTILISATION, usable_bytes
 from surrogate.network.network import TEXTS
 from surrogate.network.serving import Load
-from surrogate.report.tables import UNKNOWN, Format, Table, TableResult, significant
+from surrogate.report.tables import UNKNOWN, Cell, Format, Table, TableResult, significant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,9 +211,7 @@ class Serving(TableResult):
                 gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / available))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
-            others = len({row.split for row in misfits}) - 1
-            further = f", {others} other split{'s' * (others > 1)} at least as much" if others else ""
-            texts = {"split": minimum.split, "gpu": name, "dtype": dtype, "kv_dtype": kv_dtype, "further": further}
+            texts = {"split": minimum.split, "gpu": name, "dtype": dtype, "kv_dtype": kv_dtype}
             sizes = {"needed": minimum.memory_gib, "available": available}
             yield TEXTS["notes"]["misfit"].format(remedy=remedy, **texts, **sizes)
 
@@ -301,18 +299,15 @@ def launch_command(row: ServerRow, model: str, load: Load, decoder: Decoder, dep
     users, ranks = ceil(row.concurrency / row.replicas), row.tensor_parallel * row.attention_parallel
     own = "" if decoder.checkpoint.refusal else decoder.main_dtype(None)
     texts = TEXTS["launch"][row.library] | TEXTS["launch"]["all"]
-    values: dict[str, object] = {"start": shlex.quote(model), "tokens": load.input + load.output, "users": users}
-    values |= {"ranks": ranks, "group_users": ceil(users / row.attention_parallel)}
-    values |= {name: count for name, _ in PARALLELISM.values() if (count := getattr(row, name)) > 1}
-    values["tensor_parallel"] = row.tensor_parallel
+    counts = {name: getattr(row, name) for name, _ in PARALLELISM.values()} | {"replicas": row.replicas}
+    counts |= {"parts": row.expert_parallel % ranks, "nodes": ceil(row.gpus / row.replicas / NVLINK_GPUS)}
+    values: dict[str, object] = {name: count for name, count in counts.items() if count > 1}
+    values |= {"start": shlex.quote(model), "tokens": load.input + load.output, "tensor_parallel": row.tensor_parallel}
+    values |= {"ranks": ranks, "users": users, "group_users": ceil(users / row.attention_parallel)}
     if (dtype := deployment.dtype) and dtype != own:
         values[dtype if dtype in texts and own and own not in QUANTISED else "checkpoint"] = dtype
     if (cache := deployment.kv_dtype) and cache != (decoder.checkpoint.kv_dtype or decoder.dtype):
         values[f"cache_{cache}" if f"cache_{cache}" in texts else "cache"] = cache
-    counts = {"parts": row.expert_parallel % ranks, "replicas": row.replicas}
-    values |= {name: count for name, count in counts.items() if count > 1}
-    if row.gpus // row.replicas > NVLINK_GPUS:
-        values["nodes"] = ceil(row.gpus / row.replicas / NVLINK_GPUS)
     parts = [text.format(values[name]) for name, text in texts.items() if name in values]
     command = " ".join(part for part in parts if not part.startswith("# "))
     comments = "; ".join(part.removeprefix("# ") for part in parts if part.startswith("# "))
@@ -364,7 +359,7 @@ def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
             rows_of_gpu = [row for row in fitting if row.gpu == name]
             points = [(row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) for row in rows_of_gpu]
             front = [(row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) for row in pareto(rows_of_gpu)]
-            axis.plot(*zip(*points, strict=True), ".", color=styles[name].colour, alpha=0.25, markersize=2)
+            axis.plot(*zip(*points, strict=True), ".", color=styles[name].colour, alpha=0.35, markersize=3)
             lines += axis.plot(*zip(*front, strict=True), **styles[name].line, markersize=3)
         axis.set_xscale("log")
         axis.set_yscale("log")
@@ -387,9 +382,16 @@ def serving_page(serving: Serving) -> str:
         first, rate = f"{best.ttft_ms:.0f} ms to the first token", f"{best.tokens_per_s_per_gpu:.0f} tokens per second"
         answer = f"{sentence_of(best)}: {first}{further}, {rate} and GPU. {serving.others} may be as good. {verdict}"
     figures = [Figure("pareto", figure_svg, TEXTS["notes"]["front"])] if figure_svg else []
+    records = [{name: _page_cell(value) for name, value in record.items()} for record in table.records]
     sections = [
         Section("Speed for a user against throughput", [], figures),
-        Section("Configurations", [Table(table.records, table.formats, open_rows=MAX_OPEN_ROWS)]),
-        Section("Notes", list(serving.notes)),
+        Section("Configurations", [Table(records, dict.fromkeys(FORMATS, significant), open_rows=MAX_OPEN_ROWS)]),
+        Section("Command", [serving.launch] if serving.launch else []),
+        Section("Notes", [note for note in table.notes if note not in ("", serving.verdict)]),
     ]
     return page(table.title, sections, kicker="servers of a language model", answer=answer)
+
+
+def _page_cell(value: Any) -> Any:
+    """Return a value of the table, or a time above its interval."""
+    return Cell(value[0], _interval_text(value).partition(" ")[2]) if isinstance(value, tuple) else value

@@ -18,7 +18,6 @@ from surrogate.features.problem import ELEMENTS, QUANTISED, setting
 from surrogate.features.roofline import missing_units
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import STEPS_DIFFER
 from surrogate.network.network import FRAMEWORKS, TEXTS, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, prices_of
@@ -156,18 +155,14 @@ class Choices:
             return f"the smallest configuration needs {minimum} GPUs; give --gpus {minimum}"
         return f"each of {data} groups (--attention-parallel) needs a user; give --concurrency {data} or more"
 
-    def with_unpacked_weights(self, decoder: Decoder, device: Gpu, library: str) -> tuple["Choices", Decoder, str]:
-        """Return the choices, the model and a note for a server that unpacks fp8 weights.
-
-        If the server does not unpack them, the choices and the model are unchanged and the note is "".
-        """
+    def with_unpacked_weights(self, decoder: Decoder, device: Gpu, library: str) -> tuple[Decoder, str]:
+        """Return the model and a note for a server that unpacks fp8 weights, else the model and ""."""
         lacks = missing_units(device, "fp8") if device.vendor == "nvidia" and device.bf16_tensor_tflops else None
         dtypes = self.values_of("dtypes") or [decoder.main_dtype(None)]
         if not lacks or library not in UNPACKING_FRAMEWORKS or UNPACKED_TYPES.keys().isdisjoint(dtypes):
-            return self, decoder, ""
-        choices = replace(self, dtypes=tuple(UNPACKED_TYPES.get(name, name) for name in self.values_of("dtypes")))
-        note = f"{lacks}: servers unpack fp8 weights to 16 bits; their times come from int8_wo kernels"
-        return choices, replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED_TYPES)), note
+            return decoder, ""
+        note = f"{lacks}: servers unpack fp8 weights to 16 bits; their times come from kernels for int8 weights"
+        return replace(decoder, checkpoint=decoder.checkpoint.with_types(UNPACKED_TYPES)), note
 
     def notes(self, decoder: Decoder) -> Iterator[str]:
         """Yield the notes about the types of weights and cache."""
@@ -282,30 +277,30 @@ class _Search:
     def _search_framework(self, library: str, kernels: ServerKernels) -> None:
         """Search the configurations of a GPU with one framework. Raises `InputError` if there are none."""
         device = kernels.device
-        choices, model, unpack_note = self.choices.with_unpacked_weights(self.decoder, device, library)
-        planned = _planned(choices, model, device, library)
-        missing_notes = list(self.choices.missing_notes(planned))
+        model, unpack_note = self.choices.with_unpacked_weights(self.decoder, device, library)
+        planned = _planned(self.choices, self.decoder, device, library)
+        notes = dict.fromkeys((*filter(None, [unpack_note]), *self.choices.missing_notes(planned)))
         tried: dict[Deployment, list[ServerRow]] = {}
         while planned:
-            answers = server_steps(model, self.load, kernels, library, [plan.setup for plan in planned])
-            for plan in planned:
-                answer = answers[plan.setup]
+            setups = [_unpacked(plan.setup) if unpack_note else plan.setup for plan in planned]
+            answers = server_steps(model, self.load, kernels, library, setups)
+            for plan, setup in zip(planned, setups, strict=True):
+                answer = answers[setup]
                 if isinstance(answer, InputError):
                     self._refuse(device, library, answer)
                     continue
-                row = self._row(model, device, library, plan, answer)
-                tried.setdefault(plan.setup.deployment, []).append(row)
-                self.notes.update(dict.fromkeys(_notes(device, library, plan.setup, answer)))
+                tried.setdefault(plan.setup.deployment, []).append(self._row(device, library, plan, answer))
+                self.notes.update(dict.fromkeys(_notes(device, library, setup, answer)))
             planned = [] if self.choices.concurrency else list(_bisection_plans(tried))
-        self.notes.update(dict.fromkeys((*filter(None, [unpack_note]), *missing_notes)))
+        self.notes.update(notes)
         for tries in tried.values():
             maximum = _most_users(tries)
             is_given = self.choices.concurrency
             self.rows.extend(row for row in tries if is_given or row.concurrency in USERS or row is maximum)
 
-    def _row(self, decoder: Decoder, device: Gpu, library: str, plan: ReplicaPlan, steps: ServerSteps) -> ServerRow:
+    def _row(self, device: Gpu, library: str, plan: ReplicaPlan, steps: ServerSteps) -> ServerRow:
         """Return a configuration with its predictions."""
-        deployment, price = plan.setup.deployment, self.prices.get(device.name)
+        decoder, deployment, price = self.decoder, plan.setup.deployment, self.prices.get(device.name)
         unknown = TimeInterval(nan, nan, nan)
         ttft, tpot, request = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
         gpus = plan.replicas * deployment.gpus
@@ -334,11 +329,8 @@ class _Search:
             meets=steps.fits and self.targets.met(ttft.time, tpot.time),
             bound=steps.bound,
         )
-        if not steps.fits:
-            return row
-        if decoder is not self.decoder and deployment.dtype in UNPACKED_TYPES.values():
-            deployment = replace(deployment, dtype="fp8")  # the server loads fp8 weights
-        return replace(row, launch=launch_command(row, self.model, steps.load, self.decoder, deployment))
+        launch = launch_command(row, self.model, self.load, decoder, deployment) if steps.fits else ""
+        return replace(row, launch=launch)
 
     def result(self) -> Serving:
         """Return the rows in order. Raises `InputError` if there are none."""
@@ -358,7 +350,7 @@ class _Search:
             notes[TEXTS["notes"]["delays"].format(waits=", ".join(waits))] = None
         if self.load.cached_share:
             notes[TEXTS["notes"]["cached"].format(new=self.load.new, input=self.load.input)] = None
-        all_notes = (*notes, STEPS_DIFFER, *reasons)
+        all_notes = (*notes, TEXTS["notes"]["steps_differ"], *reasons)
         return Serving(self.decoder.name, self.load, tuple(rows), all_notes, self.targets, self.choices.gpus)
 
 
@@ -377,6 +369,12 @@ def _positive(name: str, value: object, limits: str = "above 0", maximum: float 
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0 or float(value) >= maximum:
         raise InputError(f"seer serving: {name} is {repr(value)[:40]}; give a number {limits}")
     return float(value)
+
+
+def _unpacked(setup: Setup) -> Setup:
+    """Return the setup whose kernels are timed if the server unpacks fp8 weights."""
+    dtype = setup.deployment.dtype
+    return setup._replace(deployment=replace(setup.deployment, dtype=UNPACKED_TYPES.get(dtype or "", dtype)))
 
 
 def _planned(choices: Choices, decoder: Decoder, device: Gpu, library: str) -> list[ReplicaPlan]:

@@ -34,12 +34,11 @@ def test_parameters_and_notes_of_published_models(row: dict[str, Any]) -> None:
 
 
 def test_shipped_configurations_have_published_sizes_and_are_found_by_names_on_the_hub() -> None:
-    checkpoints = json.loads(CHECKPOINTS.read_bytes())
-    assert set(checkpoints) == set(BILLIONS) == {name for name, path in NETWORKS.items() if path.suffix == ".json"}
+    assert set(CHECKPOINTS) == set(BILLIONS) == {name for name, path in NETWORKS.items() if path.suffix == ".json"}
     for own, billions in BILLIONS.items():
         assert (_step(read_decoder(own)).parameters or 0) / 1e9 == pytest.approx(billions, rel=2e-3)
-        assert server_model(own) in checkpoints[own]
-        for name in checkpoints[own]:
+        assert server_model(own) in CHECKPOINTS[own]
+        for name in CHECKPOINTS[own]:
             assert find_model(name.upper()) == find_model(name.partition("/")[2]) == NETWORKS[own]
             assert server_model(name.lower()) == name
 

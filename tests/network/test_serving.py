@@ -121,7 +121,7 @@ def test_a_result_has_json_text_page_and_table(servers: Serving) -> None:
     assert all(part in repr(servers) for part in ("◀ best", "meets the targets", "further configurations"))
     assert repr(servers.best).splitlines()[0].split()[:2] == ["GPUs", "with"] and "1e+" not in repr(servers)
     page = serving_page(servers)
-    assert page.count("<svg") == 1 and "tokens/s and user" in page
+    assert page.count("<svg") == 1 and "tokens/s and user" in page and "<small>[" in page
     narrow = [replace(servers.rows[0], tokens_per_s_per_user=user, tokens_per_s_per_gpu=40) for user in (20, 30)]
     assert "mathdefault" not in str(pareto_figure(narrow))
     table = servers.table(len(servers.rows))
@@ -216,12 +216,12 @@ def test_an_answer_of_one_token_has_no_tpot() -> None:
 def test_fp8_weights_are_unpacked_on_a_gpu_without_fp8_units() -> None:
     on_a100: dict[str, Any] = {**SHORT, "gpu": "a100-sxm4-80gb"}
     found = serve(LLAMA, **on_a100, concurrency=4, tensor_parallel=4, dtypes="fp8", gpus=4)
-    assert {(row.library, row.dtype) for row in found.rows} == {("vllm", "int8_wo"), ("sglang", "int8_wo")}
+    assert {(row.library, row.dtype) for row in found.rows} == {("vllm", "fp8"), ("sglang", "fp8")}
     (unpacked,) = [note for note in found.notes if "unpack fp8 weights" in note]
     (refused,) = [note for note in found.notes if "no fp8 units; give" in note]
-    assert "trtllm" in refused and "int8_wo" in unpacked
+    assert "trtllm" in refused and "int8 weights" in unpacked
     own = serve(DEEPSEEK, **on_a100, gpus=16, tensor_parallel=16)
-    assert {row.dtype for row in own.rows} == {"int8_wo"}
+    assert {row.dtype for row in own.rows} == {"fp8_block"}
 
 
 def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> None:
