@@ -37,7 +37,7 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
 
     Each published predictor has a further column in ms, for example ``pipeweave_ms``.
     """
-    steps, rows = list(_steps(folder)), []
+    steps, rows = list(measured_steps(folder)), []
     energies: dict[tuple[str, str], list[float]] = {}
     for row, board, network in steps:
         if board.tensor_pj_per_flop and row["phase"] == "prefill" and row["tensor_parallel"] == 1:
@@ -77,7 +77,7 @@ def grouped(requests: Sequence[tuple[int, int]]) -> list[Requests]:
     return groups
 
 
-def _steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
+def measured_steps(folder: Path) -> Iterator[tuple[dict[str, Any], Gpu, Network]]:
     """Yield the fields of each run and phase, its GPU, and the computed network."""
     lengths: Any = pd.read_csv(folder / "pipeweave_lengths.csv", index_col="workload")
     table: Any = pd.read_csv(folder / "pipeweave_end_to_end.csv", dtype=str)

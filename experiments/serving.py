@@ -296,7 +296,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def store(rows: pd.DataFrame) -> None:
     """Write the models of all frameworks, fitted to all families."""
-    text = json.dumps({"origin": ORIGIN, "laws": to_json_types(_models(rows))}, indent=1)
+    stored = json.loads((bundled.FOLDER / FILE).read_bytes())
+    text = json.dumps({**stored, "origin": ORIGIN, "laws": to_json_types(_models(rows))}, indent=1)
     write_text(bundled.FOLDER / FILE, f"{text}\n")
 
 

@@ -22,7 +22,7 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from math import exp, expm1, hypot, log1p, nan
+from math import exp, hypot, log, nan
 from typing import Any, NamedTuple
 
 from surrogate import bundled
@@ -39,6 +39,7 @@ from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, P
 from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, memory, usable_bytes
 from surrogate.network.predict import Predictors, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
+from surrogate.prediction.kernel_times import sustained_share
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
 FILE = "servers.json"
@@ -50,6 +51,14 @@ BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
 """Parts with a lower bound from peak rates, since no cache keeps their operands between steps."""
 COLLECTIVES = "nccl"
 """The library whose collectives are used if a framework has no collective kernels."""
+VENDOR_KERNELS = {"amd": ("aiter",)}
+"""Vendor → libraries of kernels that its frameworks ship."""
+PCIE_HALF_WIDTH = log(2.0)
+"""Half width in log time of sums over PCIe.
+
+Boards without peer access, such as GeForce boards, copy through the host, so that the bytes cross PCIe twice. Measured
+machines also differ: their sums reach 0.62 (two L40S) to 0.36 (eight RTX PRO 6000) of PCIe's rate.
+"""
 PROMPTS = "prompts"
 """The part of TPOT that other requests' prompts take, in addition to `surrogate.network.language_step.PARTS`."""
 
@@ -75,6 +84,12 @@ class ServerModel:
 def server_models() -> dict[str, ServerModel]:
     """Return the model of each framework that ships with the package."""
     return from_json_types(dict[str, ServerModel], json.loads((bundled.FOLDER / FILE).read_bytes())["laws"])
+
+
+@cache
+def unmeasured_half_width() -> float:
+    """Return the half width in log time of a step without measured kernels, from held-out GPUs."""
+    return json.loads((bundled.FOLDER / FILE).read_bytes())["unmeasured"]
 
 
 class Load(NamedTuple):
@@ -125,8 +140,11 @@ class ServerSteps:
         Memory per GPU, and whether the replica fits.
     parts
         Shares of TPOT. `PROMPTS` does not include the prompts' all-reduces, which count as communication.
-    half_width
-        Addition to the half width of TPOT, in log time, for kernels that were not measured on the GPU.
+    half_width, prompt_half_width
+        Additions to the half widths of TPOT and TTFT, in log time, for kernels that were not measured on the GPU and
+        for sums over PCIe.
+    unmeasured_share
+        Share of a decode step's time in kernels that were not measured on the GPU.
     floored_problems
         Problems whose time comes from another framework, because the framework's own table has only its harness floor.
     all_reduce_source
@@ -149,6 +167,8 @@ class ServerSteps:
     all_reduce_source: str = ""
     min_ttft_ms: float = 0.0
     min_tpot_ms: float = 0.0
+    prompt_half_width: float = 0.0
+    unmeasured_share: float = 0.0
 
     @property
     def tpot_ms(self) -> float:
@@ -201,9 +221,11 @@ class ServerSteps:
         """
         min_ms, delay_ms = self.min_ttft_ms * (1 + self.queued), model.delay_steps * self.step_ms
         admitted_ms = self.admitted_ttft_ms(model.start_steps, model.share)
-        ttft = self._interval(admitted_ms + self.slot_ms, model.ttft, min_ms, delay_ms)
-        tpot = self._interval(self.tpot_ms, model.tpot, self.min_tpot_ms)
-        admitted_ttft = self._interval(admitted_ms, model.ttft, min_ms, delay_ms)
+        low, high = (hypot(width, self.prompt_half_width) for width in model.ttft)
+        ttft = _interval(admitted_ms + self.slot_ms, (low, high), min_ms, delay_ms)
+        admitted_ttft = _interval(admitted_ms, (low, high), min_ms, delay_ms)
+        low, high = (hypot(width, self.half_width) for width in model.tpot)
+        tpot = _interval(self.tpot_ms, (low, high), self.min_tpot_ms)
         return ttft, tpot, self.request_ms(admitted_ttft, tpot)
 
     def request_ms(self, ttft: TimeInterval, tpot: TimeInterval) -> TimeInterval:
@@ -211,17 +233,16 @@ class ServerSteps:
         count = self.load.output - 1
         return TimeInterval(*(start + (count * token if count else 0) for start, token in zip(ttft, tpot, strict=True)))
 
-    def _interval(
-        self, time: float, widths: tuple[float, float], minimum: float, delay_ms: float = 0.0
-    ) -> TimeInterval:
-        low, high = (hypot(width, self.half_width) for width in widths)
-        return TimeInterval(time, min(time, max(time * exp(-low), minimum)), (time + delay_ms) * exp(high))
-
     @property
     def bound(self) -> str:
         """The limit of the replica: "memory" if users wait for a slot in the cache, else the largest part."""
         waits = self.running < self.users and not self.queued  # waiting prompts need no slot
         return "memory" if waits else max(self.parts, key=lambda part: self.parts[part])
+
+
+def _interval(time: float, widths: tuple[float, float], minimum: float, delay_ms: float = 0.0) -> TimeInterval:
+    low, high = widths
+    return TimeInterval(time, min(time, max(time * exp(-low), minimum)), (time + delay_ms) * exp(high))
 
 
 class ServerKernels:
@@ -243,12 +264,11 @@ class ServerKernels:
         retimed_problems = [problem for problem in problems if part_of(problem) == PRODUCTS or problem in replaceable]
         transfers = [problem for problem in replaceable if part_of(problem) == COMMUNICATION]
         others = [name for name in frameworks_on(self.device) if name != library]
+        others += VENDOR_KERNELS.get(self.device.vendor, ())
         for name, subset in (*((name, retimed_problems) for name in others), (COLLECTIVES, transfers)):
             for problem, answer in self._own_times(name, subset).items() if subset else ():
-                is_measured = answer.source not in (FLOOR, ROOFLINE)
-                if is_measured and (problem in unmeasured or answer.time_us < answers[problem].time_us):
+                if _preference(answer) < _preference(answers[problem]):
                     answers[problem] = answer
-                    unmeasured.discard(problem)
         return answers, floored_problems
 
     def _own_times(self, name: str, problems: Sequence[Operator]) -> dict[Operator, ProblemTime]:
@@ -262,6 +282,12 @@ class ServerKernels:
         answers = self._predictors[name].default_math_answers([*problems, *full.values()])
         times = {each: (answer, answers[full.get(each, each)]) for each, answer in answers.items()}
         return {each: min(times[each], key=lambda answer: answer.time_us) for each in problems if each in times}
+
+
+def _preference(answer: ProblemTime) -> tuple[int, float]:
+    """Return the sort key of a kernel's times: measured on the GPU first, then the fastest; floors last."""
+    is_unknown, is_unmeasured = answer.source in (FLOOR, ROOFLINE), answer.source in SOURCES_WITHOUT_GPU_DATA
+    return 2 if is_unknown else int(is_unmeasured), 0.0 if is_unknown else answer.time_us
 
 
 def server_steps(
@@ -296,14 +322,15 @@ class _SizedSteps(NamedTuple):
 class _StepTime(NamedTuple):
     """The time of a step in µs.
 
-    ``parts`` are its parts, and ``unmeasured_us`` is the distance to the upper end for unmeasured kernels.
+    ``parts`` are its parts. ``half_width`` and ``unmeasured_share`` are as in `ServerSteps`, for the step alone.
     ``floored_problems`` and ``all_reduce_source`` are as in `ServerSteps`. ``refusal`` is the reason if the GPU cannot
     run the step. The times of arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
     """
 
     time_us: float
     parts: Mapping[str, float]
-    unmeasured_us: float
+    half_width: float
+    unmeasured_share: float
     floored_problems: tuple[Operator, ...]
     all_reduce_source: str
     refusal: str
@@ -337,23 +364,35 @@ def _time(
     kernels: Mapping[Operator, int], answers: Mapping[Operator, ProblemTime], floored: Container[Operator], device: Gpu
 ) -> _StepTime:
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-    unmeasured_us = 0.0
+    unmeasured_us = width_us = 0.0
     refusal = ""
     for problem, count in kernels.items():
         answer = answers[problem]
         parts[part_of(problem)] += count * answer.time_us
-        if answer.source in SOURCES_WITHOUT_GPU_DATA:
-            unmeasured_us += count * answer.time_us * expm1(answer.common_share * answer.half_width)
+        unmeasured_us += count * answer.time_us * (answer.source in SOURCES_WITHOUT_GPU_DATA)
+        width_us += count * answer.time_us * _half_width(problem, answer, device)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
             refusal = refusal or (missing_units(device, problem.dtype, problem.math) or "")
     floored_in_step = tuple(problem for problem in kernels if problem in floored)
     all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
     bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
+    reached = max(sustained_share(device), 1.0)
     peaks = [(count, each, peak_tflops(device, each.dtype, each.uses_tensor_cores)) for count, each in bounded]
-    arithmetic_us = sum(count * compute_us(each.flops, peak) for count, each, peak in peaks)
+    arithmetic_us = sum(count * compute_us(each.flops, reached * peak) for count, each, peak in peaks)
     traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
     bounds = float(arithmetic_us), float(traffic_us)
-    return _StepTime(sum(parts.values()), parts, unmeasured_us, floored_in_step, all_reduce_source, refusal, *bounds)
+    time_us = sum(parts.values())
+    shares = width_us / time_us, unmeasured_us / time_us
+    return _StepTime(time_us, parts, *shares, floored_in_step, all_reduce_source, refusal, *bounds)
+
+
+def _half_width(problem: Operator, answer: ProblemTime, device: Gpu) -> float:
+    """Return the half width in log time that a kernel's source adds to a step; 0 for measured kernels."""
+    if part_of(problem) == COMMUNICATION and not device.link_gbs:
+        return PCIE_HALF_WIDTH
+    if answer.source not in SOURCES_WITHOUT_GPU_DATA:
+        return 0.0
+    return answer.common_share * answer.half_width if answer.source == ROOFLINE else unmeasured_half_width()
 
 
 def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
@@ -365,7 +404,9 @@ def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _Ste
         decode_ms=decode.time_us / 1e3,
         prompt_ms=prompt.time_us / 1e3,
         parts={},
-        half_width=log1p(decode.unmeasured_us / decode.time_us),
+        half_width=0.0,
+        prompt_half_width=prompt.half_width,
+        unmeasured_share=decode.unmeasured_share,
         floored_problems=(*prompt.floored_problems, *decode.floored_problems),
         all_reduce_source=decode.all_reduce_source,
         min_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,
@@ -377,4 +418,6 @@ def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _Ste
     communication = steps.prompts_per_token * prompt.parts[COMMUNICATION] / 1e3 / total_ms
     parts[COMMUNICATION] += communication
     parts[PROMPTS] = steps.prompts_ms / total_ms - communication
-    return replace(steps, parts=parts, min_tpot_ms=max(arithmetic_us, decode.memory_us) / 1e3)
+    half_width = (decode.half_width * steps.decode_ms + prompt.half_width * steps.prompts_ms) / total_ms
+    min_tpot_ms = max(arithmetic_us, decode.memory_us) / 1e3
+    return replace(steps, parts=parts, half_width=half_width, min_tpot_ms=min_tpot_ms)

@@ -35,8 +35,8 @@ UNPACKED_TYPES = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
 UNPACKING_FRAMEWORKS = ("vllm", "sglang")
 """Frameworks that unpack fp8 weights on such GPUs (Marlin); TensorRT-LLM does not."""
 MAX_PLANS = 20_000
-UNMEASURED_WIDTH = 0.1
-"""Half width in log time from unmeasured kernels above which an answer has a note."""
+MAX_UNMEASURED_SHARE = 0.1
+"""Share of unmeasured kernels in a decode step above which an answer has a note."""
 MILLION = 1e6
 
 
@@ -411,8 +411,8 @@ def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Itera
     yield from setup.deployment.notes()
     if steps.floored_problems:
         yield f"{device.name}, {library}: {floor_note(steps.floored_problems)}; other frameworks' times replace them"
-    if steps.half_width > UNMEASURED_WIDTH:
-        yield f"{device.name}, {library}: unmeasured kernels are timed from the datasheet, with wide intervals"
+    if steps.unmeasured_share > MAX_UNMEASURED_SHARE:
+        yield f"{device.name}, {library}: unmeasured kernels are timed from other GPUs, with errors of held-out GPUs"
     if steps.all_reduce_source and not device.link_gbs:
         is_measured = steps.all_reduce_source not in SOURCES_WITHOUT_GPU_DATA
         source = "measurements of one machine" if is_measured else "the datasheet"

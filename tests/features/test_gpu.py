@@ -1,5 +1,6 @@
 """The GPU registry: names and aliases, figures, users' own files, one-line errors."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def test_unregistered_count_of_compute_units_is_refused(refused) -> None:
 def test_unknown_gpu_is_refused_in_one_line(refused, name: str) -> None:
     with refused(repr(name)):
         gpu(name)
+
+
+def test_geforce_tensor_peaks_accumulate_in_fp32() -> None:
+    """Source: NVIDIA's GA102, Ada and Blackwell whitepapers: half the rate of the 1,024 operations with fp16 sums."""
+    names = re.compile(r"rtx-[2-5]0[5-9]0")
+    boards = [board for board in gpus() if names.match(board.name)]
+    assert len(boards) > 15
+    for board in boards:
+        assert board.fp16_tensor_tflops * 1e6 / board.sms / board.boost_mhz == pytest.approx(512, rel=0.01)
 
 
 def test_gemm_peak_is_limited_by_power_and_issue_slots() -> None:

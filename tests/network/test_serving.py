@@ -289,10 +289,30 @@ def test_an_unmeasured_gpu_has_wider_intervals_and_a_note() -> None:
     assert any("unmeasured kernels" in note for note in unmeasured.notes)
 
 
+def test_published_times_on_eight_mi300x_are_in_narrow_intervals() -> None:
+    """Static batches of vLLM take 27.6, 54 and 139 ms per token of Llama 3.1 405B in fp8, prompts of 128 included."""
+    sizes = {"hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128, "num_key_value_heads": 8}
+    config = {
+        "model_type": "llama",
+        "intermediate_size": 53248,
+        "vocab_size": 128256,
+        "torch_dtype": "bfloat16",
+    } | sizes
+    split = Setup(Deployment(tensor_parallel=8, dtype="fp8"), 1)
+    setups = {split._replace(users=users): ms for users, ms in ((1, 27.6), (64, 54.0), (256, 139.0))}
+    kernels = ServerKernels(gpu("mi300x"))
+    for setup, steps in server_steps(read_decoder(config), Load(128, 128), kernels, "vllm", setups).items():
+        assert isinstance(steps, ServerSteps)
+        tpot = steps.intervals(server_models()["vllm"])[1]
+        assert tpot.low < steps.decode_ms + setup.users * steps.prompt_ms / 128 < tpot.high
+        assert tpot.low < setups[setup] < tpot.high < 2 * tpot.time and steps.unmeasured_share > 0.9
+
+
 def test_notes_name_pcie_communication_and_an_fp8_cache() -> None:
     found = serve(SMALL, gpu="l40s", input=512, output=64, concurrency=4, tensor_parallel=8, kv_dtypes="fp8")
     assert {row.kv_dtype for row in found.rows} == {"fp8"}
     assert all(row.bound == "products" for row in found.rows)  # eight L40S sum over PCIe at 31.5 GB/s
+    assert all(row.tpot_high_ms / row.tpot_ms > 1.5 for row in found.rows)  # the sums may take twice the time
     assert "measurements of one machine" in repr(found) and "fp8: the cache is quantised from" in repr(found)
     assert "cache" in repr(found.rows[0])
 

@@ -214,6 +214,8 @@ class TreeSource(Source):
         donor_of_row = np.array(self.donors, dtype=object)[candidate_of_row]
         for donor, formula in self.donor_formulas.items():
             rows = np.flatnonzero((donor_of_row == donor) & (ratio > 1))
+            if not len(rows):
+                continue
             donor_us = formula.problem(self.context.setting.problem(sizes[rows].T)).roofline_us
             excess_us = (donor_us + self.call_us[candidate_of_row[rows]]) * (ratio[rows] - 1)
             time_us[rows] = base_us[rows] + excess_us
