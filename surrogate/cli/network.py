@@ -149,8 +149,8 @@ def command(
     """Predict the time of every layer of a network, without running it.
 
     FILE is an .onnx or .pt2 file (without weights, too), the name of a shipped network, a table of problems (parquet,
-    CSV, or a text file with one problem per line), a language model's config.json from Hugging Face (with --prefill,
-    --decode, or --training --sequence), or module:callable (also x.py:callable). A callable returns (module, inputs);
+    CSV, or a text file with one problem per line), a language model's config.json or name on Hugging Face (with
+    --prefill, --decode, or --training --sequence), or module:callable (also x.py:callable). A callable returns (module, inputs);
     inputs is a tensor, a tuple or list, a dict of keyword arguments, or a tuple and a dict. Your module is imported and
     runs on fake tensors.
 

@@ -51,9 +51,10 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 def command(config: Path, launch: bool, html: Path | None, form: Form, **options: Any) -> None:
     """Size a server for a language model: GPUs, parallelism, framework and types that meet your latency targets.
 
-    CONFIG is the model's config.json from Hugging Face, its folder, or the name of a shipped model. Every configuration
-    is a server with continuous batching. Its users send a prompt, read the answer and begin again. Times are sums of
-    the kernels in a step, plus the overhead of vLLM, SGLang or TensorRT-LLM.
+    CONFIG is the model's config.json from Hugging Face, its folder, or the name of a checkpoint whose configuration
+    ships or is on this machine. Every configuration is a server with continuous batching. Its users send a prompt, read
+    the answer and begin again. Times are sums of the kernels in a step, plus the overhead of vLLM, SGLang or
+    TensorRT-LLM.
 
     Configurations that meet --ttft and --tpot come first, sorted by tokens per second and GPU, or by the price of a
     token. The others follow, sorted by their distance to the targets. Without targets, no configuration is the best.
@@ -61,7 +62,7 @@ def command(config: Path, launch: bool, html: Path | None, form: Form, **options
 
     Examples:
       seer serving config.json --gpu h200 --input 1024 --output 512 --tpot 30
-      seer serving llama-3.3-70b --gpu h200 --input 512 --output 99
+      seer serving openai/gpt-oss-20b --gpu h200 --input 9 --output 99 --launch
     """
     from surrogate.network.serving_search import serve
 

@@ -195,7 +195,7 @@ def serve(
     Parameters
     ----------
     config
-        The model's ``config.json``, its folder, its content, or the name of a shipped one.
+        The model's ``config.json``, its folder, its content, or a name that `surrogate.bundled.find_model` finds.
     gpu, compare_gpus
         GPUs by registry name or alias.
     input, output
