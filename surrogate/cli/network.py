@@ -150,9 +150,9 @@ def command(
 
     FILE is an .onnx or .pt2 file (without weights, too), the name of a shipped network, a table of problems (parquet,
     CSV, or a text file with one problem per line), a language model's config.json or name on Hugging Face (with
-    --prefill, --decode, or --training --sequence), or module:callable (also x.py:callable). A callable returns (module, inputs);
-    inputs is a tensor, a tuple or list, a dict of keyword arguments, or a tuple and a dict. Your module is imported and
-    runs on fake tensors.
+    --prefill, --decode, or --training --sequence), or module:callable (also x.py:callable). A callable returns
+    (module, inputs); inputs is a tensor, a tuple or list, a dict of keyword arguments, or a tuple and a dict. Your
+    module is imported and runs on fake tensors.
 
     --amp is for modules and the training of a config.json. An iteration is forward, backward from the sum of the
     module's results (return your loss to include it), and the optimizer's fused step over all trained weights; a
