@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import click
@@ -44,6 +45,7 @@ FIT_ROWS = 160_000
 """Rows of a family's sample; half of them, or fewer, are the training rows of a fit."""
 SMALLER_FIT = {"rounds": 150, "max_leaves": 128}
 PHASES = {"decode": "tpot", "prefill": "ttft"}
+WIDTHS = ("half_width", "prompt_half_width")
 COVERAGE = 0.9
 
 
@@ -65,7 +67,6 @@ def refitted_models() -> dict[str, dict[str, Bundle]]:
             learned = {"fitted": model, "support": Support.fit(train), "domain": Domain.of(train), **counted}
             new = replace(old.family_models[family.name], **learned, min_us={}, floors=())
             bundles[each][name] = replace(old, family_models={family.name: new})
-            click.echo(f"{name} without {each}", err=True)
     return bundles
 
 
@@ -105,10 +106,10 @@ def half_width(rows: pd.DataFrame) -> float:
 
 def step_scores(rows: pd.DataFrame, width: float) -> dict[str, float]:
     """Return the errors of a board's steps, and the coverage of the servers' intervals with a half width of steps."""
-    model, line = server_models()["sglang"], {"n": float(len(rows)), "half_width": width}
+    line = {"n": float(len(rows)), "half_width": width}
     for phase, word in PHASES.items():
         part = rows[rows["phase"] == phase]
-        low, high = np.hypot(getattr(model, word), width)
+        low, high = np.hypot(getattr(server_models()["sglang"], word), width)
         line |= {
             f"{word}_median": float(np.median(np.abs(np.expm1(-part["error"])))),
             f"{word}_ratio": float(np.exp(-part["error"].median())),
@@ -121,17 +122,12 @@ def step_scores(rows: pd.DataFrame, width: float) -> dict[str, float]:
 def server_scores(rows: pd.DataFrame, width: float) -> dict[str, float]:
     """Return the errors of a board's servers by one framework, as `step_scores` does."""
     model, factor = server_models()[str(rows["library"].iloc[0])], width / unmeasured_half_width()
-    scaled = [
-        replace(each, half_width=factor * each.half_width, prompt_half_width=factor * each.prompt_half_width)
-        for each in rows["steps"]
-    ]
+    widths = [{name: factor * getattr(each, name) for name in WIDTHS} for each in rows["steps"]]
+    scaled = [replace(each, **own) for each, own in zip(rows["steps"], widths, strict=True)]
     times = np.array([each.intervals(model) for each in scaled])
     names = [f"{word}_{end}" for word in ("ttft", "tpot") for end in ("predicted", "low", "high")]
     rows = rows.assign(**dict(zip(names, times[:, :2].reshape(-1, 6).T, strict=True)))
-    found = {**scores(rows, "tpot"), **scores(rows, "ttft")}
-    return {"n": float(len(rows)), "half_width": width} | {
-        name: value for name, value in found.items() if not name.endswith(("p90", "rank"))
-    }
+    return {"n": float(len(rows)), "half_width": width, **scores(rows, "tpot"), **scores(rows, "ttft")}
 
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
@@ -140,29 +136,28 @@ def main(stores: bool) -> None:
     """Print and store the table."""
     measured = frozenset().union(*(each.gpus for each in shipped.shipped() if each.path.name in KERNELS))
     named = {board.name for _, board, _ in measured_steps(DEFAULT_FOLDER)}
-    parts = {"no": steps({name: ServerKernels(gpu(name)) for name in named - measured})}
+    parts = [steps({name: ServerKernels(gpu(name)) for name in named - measured}).assign(held_out="board")]
     sample = read_sample(systems_folder(sys.executable))
-    servers = []
+    servers: list[pd.DataFrame] = []
     for architecture, bundles in refitted_models().items():
         with held_out(architecture, bundles):
             own = {name: ServerKernels(gpu(name)) for name in named if gpu(name).architecture == architecture}
-            parts[architecture] = steps(own) if own else pd.DataFrame()
+            parts.append(steps(own).assign(held_out="architecture") if own else pd.DataFrame())
             rows = sample[[gpu(name).architecture == architecture for name in sample["gpu"]]]
-            servers.append(predict_steps(rows)) if len(rows) else None
-    every = pd.concat(parts, names=["held_out"]).reset_index("held_out")
-    lines = []
+            servers.append(predict_steps(rows) if len(rows) else pd.DataFrame())
+    every = pd.concat(parts)
+    lines: list[dict[str, Any]] = []
     for cut, own in every.groupby(["held_out", "gpu"]):
-        lines.append({"times": "steps", "held_out": cut[0], "gpu": cut[1], "library": "sglang"})
-        lines[-1] |= step_scores(own, half_width(every[every["gpu"] != cut[1]]))
-    table = pd.concat(servers)
-    for cut, own in table[table["steps"].notna()].groupby(["gpu", "library"]):
-        lines.append({"times": "servers", "held_out": gpu(str(cut[0])).architecture, "gpu": cut[0], "library": cut[1]})
-        lines[-1] |= server_scores(own, half_width(every[every["gpu"] != cut[0]]))
+        labels = {"times": "steps", "held_out": cut[0], "gpu": cut[1], "library": "sglang"}
+        lines.append(labels | step_scores(own, half_width(every[every["gpu"] != cut[1]])))
+    for cut, own in pd.concat(servers).dropna(subset=["steps"]).groupby(["gpu", "library"]):
+        labels = {"times": "servers", "held_out": "architecture", "gpu": cut[0], "library": cut[1]}
+        lines.append(labels | server_scores(own, half_width(every[every["gpu"] != cut[0]])))
     click.echo(f"half width of all boards: {half_width(every):.3f}")
     if stores:
         stored = {**json.loads((bundled.FOLDER / FILE).read_bytes()), "unmeasured": round(half_width(every), 3)}
         write_text(bundled.FOLDER / FILE, f"{json.dumps(stored, indent=1)}\n")
-    result = pd.DataFrame(lines).round(3)
+    result = pd.DataFrame(lines).drop(columns=["tpot_p90", "tpot_rank", "ttft_p90", "ttft_rank"]).round(3)
     result.to_csv(HOME / "tables" / "serving_boards.csv", index=False)
     click.echo(result.to_string(index=False))
 

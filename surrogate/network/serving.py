@@ -376,11 +376,10 @@ def _time(
     floored_in_step = tuple(problem for problem in kernels if problem in floored)
     all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
     bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
-    reached = max(sustained_share(device), 1.0)
     peaks = [(count, each, peak_tflops(device, each.dtype, each.uses_tensor_cores)) for count, each in bounded]
-    arithmetic_us = sum(count * compute_us(each.flops, reached * peak) for count, each, peak in peaks)
+    peak_us = sum(count * compute_us(each.flops, peak) for count, each, peak in peaks)
     traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
-    bounds = float(arithmetic_us), float(traffic_us)
+    bounds = float(peak_us) / max(sustained_share(device), 1.0), float(traffic_us)
     time_us = sum(parts.values())
     shares = width_us / time_us, unmeasured_us / time_us
     return _StepTime(time_us, parts, *shares, floored_in_step, all_reduce_source, refusal, *bounds)
