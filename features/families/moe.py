@@ -175,7 +175,7 @@ class Moe(Operator):
             return _drawn(self.exponent, *map(int, sizes))
         distinct, index = np.unique(np.stack(sizes), axis=1, return_inverse=True)
         drawn = np.array([_drawn(self.exponent, *each) for each in distinct.T.tolist()])
-        return ExpertLoad(*drawn[index.ravel()].T)
+        return ExpertLoad(*drawn.reshape(-1, len(ExpertLoad._fields))[index.ravel()].T)
 
     @property
     def flops(self) -> Number:

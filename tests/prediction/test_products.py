@@ -115,3 +115,13 @@ def test_a_product_takes_as_long_with_its_bias_as_without(name: str) -> None:
     for sizes in ("m512n512k512", "m1024n1024k1024"):
         with_bias, without = (load(name).predict(f"{kind}:{sizes}", dtype="fp32") for kind in ("linear", "gemm"))
         assert 0.8 < with_bias.time_us / without.time_us < 1.25
+
+
+def test_experts_take_half_the_time_on_twice_the_gpus() -> None:
+    """Kernels that an autotuner left slow are no measurement: 8 GPUs took 2.4 times as long as 4."""
+    four, eight = (f"moe:t64h6144i16384k2e8tp{gpus}" for gpus in (4, 8))
+    own = load("h100-sxm", library="trtllm")
+    ratio = own.predict(eight, routing="power_law_1.01").time_us / own.predict(four, routing="power_law_1.01").time_us
+    assert 0.45 < ratio < 0.65
+    other = load("h100-sxm", library="vllm").predict(four, dtype="fp8", routing="power_law_1.01")
+    assert other.source == SIMILAR_GPU
