@@ -35,12 +35,13 @@ from scipy.optimize import minimize
 from experiments.aiconfigurator_answers import run_script, systems_folder
 from experiments.experiment import HOME
 from experiments.sources import own_settings
-from surrogate import InputError, bundled, gpu
+from surrogate import InputError, gpu
 from surrogate.dataset.files import write_text
 from surrogate.models.json_types import to_json_types
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.serving import FILE, Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
+from surrogate.network.predict import SERVERS
+from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 
 NAMES = own_settings(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
@@ -296,9 +297,9 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 def store(rows: pd.DataFrame) -> None:
     """Write the models of all frameworks, fitted to all families."""
-    stored = json.loads((bundled.FOLDER / FILE).read_bytes())
+    stored = json.loads(SERVERS.read_bytes())
     text = json.dumps({**stored, "origin": ORIGIN, "laws": to_json_types(_models(rows))}, indent=1)
-    write_text(bundled.FOLDER / FILE, f"{text}\n")
+    write_text(SERVERS, f"{text}\n")
 
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")

@@ -35,7 +35,8 @@ from surrogate.dataset.problems import device_names
 from surrogate.dataset.rows import rows_of
 from surrogate.features.families import FAMILIES, Operator
 from surrogate.models import Support
-from surrogate.network.serving import FILE, ServerKernels, server_models, unmeasured_half_width
+from surrogate.network.predict import SERVERS, unmeasured_half_width
+from surrogate.network.serving import ServerKernels, server_models
 from surrogate.prediction import shipped
 from surrogate.uncertainty.domain import Domain
 
@@ -155,8 +156,8 @@ def main(stores: bool) -> None:
         lines.append(labels | server_scores(own, half_width(every[every["gpu"] != cut[0]])))
     click.echo(f"half width of all boards: {half_width(every):.3f}")
     if stores:
-        stored = {**json.loads((bundled.FOLDER / FILE).read_bytes()), "unmeasured": round(half_width(every), 3)}
-        write_text(bundled.FOLDER / FILE, f"{json.dumps(stored, indent=1)}\n")
+        stored = {**json.loads(SERVERS.read_bytes()), "unmeasured": round(half_width(every), 3)}
+        write_text(SERVERS, f"{json.dumps(stored, indent=1)}\n")
     result = pd.DataFrame(lines).drop(columns=["tpot_p90", "tpot_rank", "ttft_p90", "ttft_rank"]).round(3)
     result.to_csv(HOME / "tables" / "serving_boards.csv", index=False)
     click.echo(result.to_string(index=False))

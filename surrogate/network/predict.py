@@ -1,15 +1,19 @@
 """Predict a network's time: predict each distinct problem once, take the fastest feasible candidate, sum the layers."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from math import log
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
+from surrogate import bundled
 from surrogate.features import HALF, InputError, missing_units, peak_tflops
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
+from surrogate.features.families.transfer import Transfer
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.network.memory import memory, usable_bytes
@@ -37,6 +41,31 @@ STEP_FACTOR = 1.19
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
 OUT_OF_LIMITS = "no algorithm within the limits"
+SERVERS = bundled.FOLDER / "servers.json"
+PCIE_HALF_WIDTH = log(2.0)
+"""Half width in log time of sums over PCIe.
+
+Boards without peer access, such as GeForce boards, copy through the host, so that the bytes cross PCIe twice. Measured
+machines also differ: their sums reach 0.62 (two L40S) to 0.36 (eight RTX PRO 6000) of PCIe's rate.
+"""
+
+
+@cache
+def unmeasured_half_width() -> float:
+    """Return the half width in log time of a step without measured kernels, from held-out GPUs."""
+    return json.loads(SERVERS.read_bytes())["unmeasured"]
+
+
+def step_half_width(problem: NetworkProblem, answer: ProblemTime, device: Gpu) -> float | None:
+    """Return the half width in log time that a kernel adds to a language model's step; None for measured kernels.
+
+    The width of a step is the mean of its kernels' widths, weighted by their times.
+    """
+    if isinstance(problem, Transfer) and not device.link_gbs:
+        return PCIE_HALF_WIDTH
+    if answer.source not in SOURCES_WITHOUT_GPU_DATA:
+        return None
+    return answer.common_share * answer.half_width if answer.source == ROOFLINE else unmeasured_half_width()
 
 
 class AlgorithmLimits(TypedDict, total=False):
@@ -158,6 +187,7 @@ class Predictors:
             times = self._with_step_errors(times)
         step_factor = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR) if network.is_long else 1.0
         kernels_us = [step_factor * layer.time_factor * time.time_us if time else 0.0 for layer, time in timed]
+        timed_runs = [(runs[layer.problem], answers[runs[layer.problem]]) for layer, time in timed if time]
         reasons_by_problem = {problem: missing.get(run, OUT_OF_LIMITS) for problem, run in runs.items()}
         untimed = [layer for layer, time in timed if not time]
         workspace_bytes = max((layer.workspace_bytes for layer in times), default=0)  # one is allocated at a time
@@ -181,9 +211,19 @@ class Predictors:
             ),
             headline_notes=(*network.headline_notes, *self._fp32_notes(distinct)),
             step_factor=step_factor,
+            half_width=self._half_width(timed_runs) if network.gap_us else None,
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
             peak=self._peak(network, runs),
         )
+
+    def _half_width(self, answers: Collection[tuple[NetworkProblem, ProblemTime]]) -> float | None:
+        """Return the half width in log time of a language model's step; None if all its kernels were measured."""
+        widths = [step_half_width(problem, answer, self.gpu) for problem, answer in answers]
+        if not any(widths):
+            return None
+        pairs = zip(widths, (answer for _, answer in answers), strict=True)
+        width_us = sum(each.time_us * (each.half_width if width is None else width) for width, each in pairs)
+        return width_us / sum(answer.time_us for _, answer in answers)
 
     def _with_step_errors(self, layers: tuple[LayerTime, ...]) -> tuple[LayerTime, ...]:
         """Return the layers of a training step whose sum has the error of measured steps in half precision.

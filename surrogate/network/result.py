@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, floor, isnan, sqrt
+from math import ceil, exp, floor, isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from surrogate.features import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED, InputError
@@ -166,6 +166,8 @@ class NetworkTime(TableResult):
         Notes on the time; the headline states the second ones.
     step_factor
         Time of the kernels one after another / sum of their times alone.
+    half_width
+        Half width of the sum in log time; None: it follows from the layers' ends.
     host_time
         Time that the host takes to launch the kernels; None: launches are not in the time.
     exchange
@@ -198,6 +200,7 @@ class NetworkTime(TableResult):
     headline_notes: tuple[str, ...] = ()
     host_time: HostTime | None = None
     step_factor: float = 1.0
+    half_width: float | None = None
     exchange: GradientExchange | None = None
     tokens: int | None = None
     model_flops: int = 0
@@ -245,6 +248,9 @@ class NetworkTime(TableResult):
             times_us[layer.problem] += layer.time_us * (layer.common_share < 1.0)
         concentration = sum(us**2 for us in times_us.values()) / (sum(times_us.values()) or 1.0) ** 2
         device_us = self.step_factor * sum(layer.in_sum(end, concentration) for layer in self.layers)
+        if self.half_width is not None and end != "time_us":
+            ends = {"lower_us": max(device_us, self.kernels_us * exp(-self.half_width))}
+            device_us = ends.get(end, self.kernels_us * exp(self.half_width))
         device_us += getattr(self.exchange, end, 0.0)
         host = self.host_time
         return device_us if host is None else max(device_us, factor * host.launch_us) + factor * host.floor_us

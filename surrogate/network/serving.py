@@ -22,10 +22,9 @@ import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from math import exp, hypot, log, nan
+from math import exp, hypot, nan
 from typing import Any, NamedTuple
 
-from surrogate import bundled
 from surrogate.features.elementwise import ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
@@ -37,12 +36,11 @@ from surrogate.models.json_types import from_json_types
 from surrogate.network.language import Decoder, Deployment
 from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, PARTS, PRODUCTS, Requests, Step, part_of
 from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, memory, usable_bytes
-from surrogate.network.predict import Predictors, frameworks_on
+from surrogate.network.predict import SERVERS, Predictors, frameworks_on, step_half_width
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
 from surrogate.prediction.kernel_times import sustained_share
 from surrogate.prediction.results import FLOOR, ROOFLINE
 
-FILE = "servers.json"
 MIN_ANSWER_TOKENS = 33
 """Minimum tokens of an answer whose steps have room for all prompts. For a shorter answer, a step takes as many prompts
 as for this answer, or as many as `MAX_BATCHED_TOKENS` allows if that is more; the other prompts wait. No measured
@@ -53,12 +51,6 @@ COLLECTIVES = "nccl"
 """The library whose collectives are used if a framework has no collective kernels."""
 VENDOR_KERNELS = {"amd": ("aiter",)}
 """Vendor → libraries of kernels that its frameworks ship."""
-PCIE_HALF_WIDTH = log(2.0)
-"""Half width in log time of sums over PCIe.
-
-Boards without peer access, such as GeForce boards, copy through the host, so that the bytes cross PCIe twice. Measured
-machines also differ: their sums reach 0.62 (two L40S) to 0.36 (eight RTX PRO 6000) of PCIe's rate.
-"""
 PROMPTS = "prompts"
 """The part of TPOT that other requests' prompts take, in addition to `surrogate.network.language_step.PARTS`."""
 
@@ -83,13 +75,7 @@ class ServerModel:
 @cache
 def server_models() -> dict[str, ServerModel]:
     """Return the model of each framework that ships with the package."""
-    return from_json_types(dict[str, ServerModel], json.loads((bundled.FOLDER / FILE).read_bytes())["laws"])
-
-
-@cache
-def unmeasured_half_width() -> float:
-    """Return the half width in log time of a step without measured kernels, from held-out GPUs."""
-    return json.loads((bundled.FOLDER / FILE).read_bytes())["unmeasured"]
+    return from_json_types(dict[str, ServerModel], json.loads(SERVERS.read_bytes())["laws"])
 
 
 class Load(NamedTuple):
@@ -370,7 +356,7 @@ def _time(
         answer = answers[problem]
         parts[part_of(problem)] += count * answer.time_us
         unmeasured_us += count * answer.time_us * (answer.source in SOURCES_WITHOUT_GPU_DATA)
-        width_us += count * answer.time_us * _half_width(problem, answer, device)
+        width_us += count * answer.time_us * (step_half_width(problem, answer, device) or 0.0)
         if answer.source == ROOFLINE and problem.MULTIPLIES:
             refusal = refusal or (missing_units(device, problem.dtype, problem.math) or "")
     floored_in_step = tuple(problem for problem in kernels if problem in floored)
@@ -383,15 +369,6 @@ def _time(
     time_us = sum(parts.values())
     shares = width_us / time_us, unmeasured_us / time_us
     return _StepTime(time_us, parts, *shares, floored_in_step, all_reduce_source, refusal, *bounds)
-
-
-def _half_width(problem: Operator, answer: ProblemTime, device: Gpu) -> float:
-    """Return the half width in log time that a kernel's source adds to a step; 0 for measured kernels."""
-    if part_of(problem) == COMMUNICATION and not device.link_gbs:
-        return PCIE_HALF_WIDTH
-    if answer.source not in SOURCES_WITHOUT_GPU_DATA:
-        return 0.0
-    return answer.common_share * answer.half_width if answer.source == ROOFLINE else unmeasured_half_width()
 
 
 def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
