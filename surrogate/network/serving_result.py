@@ -211,6 +211,8 @@ class Serving(TableResult):
                 gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / available))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
+            if minimum.memory_gib < available / UTILISATION:
+                remedy += f", or give the server more than {UTILISATION:g} of the memory (--gpu-memory-utilization)"
             texts = {"split": minimum.split, "gpu": name, "dtype": dtype, "kv_dtype": kv_dtype}
             sizes = {"needed": minimum.memory_gib, "available": available}
             yield TEXTS["notes"]["misfit"].format(remedy=remedy, **texts, **sizes)

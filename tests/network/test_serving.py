@@ -115,6 +115,18 @@ def test_more_users_take_longer_and_more_replicas_take_less(servers: Serving) ->
     assert times[4, 1, 64] < times[2, 1, 64]
 
 
+def test_a_misfit_within_the_whole_memory_names_the_share_of_the_server() -> None:
+    load: dict[str, Any] = {
+        "gpu": "b200",
+        "gpus": 4,
+        "input": 1024,
+        "output": 64,
+        "concurrency": 8,
+        "libraries": "sglang",
+    }
+    assert "(--gpu-memory-utilization)" in serve(DEEPSEEK, tensor_parallel=4, **load).verdict
+
+
 def test_a_result_has_json_text_page_and_table(servers: Serving) -> None:
     message = json.loads(to_json(servers.to_dict()))
     assert message["best"] == message["rows"][0] and len(servers.to_frame()) == len(message["rows"])
