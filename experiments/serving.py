@@ -167,7 +167,7 @@ def fitted(rows: pd.DataFrame) -> dict[str, ServerModel]:
     # The time to first token is linear in the constants.
     alone_ms = np.array([steps.ttft_ms(0.0, 0.0) for steps in rows["steps"]])
     others_ms = np.array([steps.ttft_ms(0.0, 1.0) for steps in rows["steps"]]) - alone_ms
-    step_ms = np.array([steps.step_ms for steps in rows["steps"]])
+    step_ms = np.array([steps.waited_step_ms for steps in rows["steps"]])
 
     def loss(constants: np.ndarray) -> float:
         share, *waits = np.abs(constants)

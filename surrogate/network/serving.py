@@ -191,8 +191,14 @@ class ServerSteps:
 
     def admitted_ttft_ms(self, start_steps: float, share: float) -> float:
         """Return the time to first token of a request that has a slot in the cache."""
-        prompts = 1 + max(share * (self.running - 1) / self.stages, self.queued)
-        return start_steps * self.step_ms + self.prompt_ms * prompts
+        prompts = 1 + share * (self.running - 1) / self.stages
+        return max(start_steps * self.waited_step_ms + self.prompt_ms * prompts, self.prompt_ms * (1 + self.queued))
+
+    @property
+    def waited_step_ms(self) -> float:
+        """The mean time of a step before a first token: prompts are at most as frequent as for `MIN_ANSWER_TOKENS`."""
+        prompts_per_token = (self.running - 1) / (MIN_ANSWER_TOKENS - 1) / self.stages
+        return self.decode_ms + min(self.prompts_per_token, prompts_per_token) * self.prompt_ms
 
     @property
     def slot_ms(self) -> float:
@@ -205,7 +211,7 @@ class ServerSteps:
 
         No lower end is below the bound by peak rates.
         """
-        min_ms, delay_ms = self.min_ttft_ms * (1 + self.queued), model.delay_steps * self.step_ms
+        min_ms, delay_ms = self.min_ttft_ms * (1 + self.queued), model.delay_steps * self.waited_step_ms
         admitted_ms = self.admitted_ttft_ms(model.start_steps, model.share)
         low, high = (hypot(width, self.prompt_half_width) for width in model.ttft)
         ttft = _interval(admitted_ms + self.slot_ms, (low, high), min_ms, delay_ms)

@@ -64,6 +64,15 @@ def test_short_answers_are_limited_by_prompt_throughput() -> None:
     assert replace(STEPS, load=Load(8192, 33), running=201, users=201).tpot_ms == pytest.approx(10 + 200 / 32 * 40)
 
 
+@pytest.mark.parametrize("output", [1, 2, 8, 33, 400])
+def test_more_users_wait_longer_and_do_not_lower_the_throughput(output: int) -> None:
+    loads = [replace(STEPS, load=Load(1000, output), users=users, running=users) for users in (1, 2, 8, 16, 64, 256)]
+    times = [steps.ttft_ms(4.7, 0.05) for steps in loads]
+    cycles = [ttft + (output - 1) * steps.step_ms for ttft, steps in zip(times, loads, strict=True)]
+    rates = [steps.users / cycle for steps, cycle in zip(loads, cycles, strict=True)]
+    assert times == sorted(times) and rates == sorted(rates) and times[1] < 1.5 * times[0]
+
+
 def test_intervals_widen_if_kernels_were_not_measured() -> None:
     ttft, tpot, _ = STEPS.intervals(SERVER_MODEL)
     assert (ttft.low, ttft.high) == pytest.approx((ttft.time / 2, (ttft.time + 2 * 14) * 4))  # the delay is two steps
