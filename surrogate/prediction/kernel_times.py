@@ -221,7 +221,7 @@ def within_peaks(kernel: KernelTime, gpu: Gpu) -> KernelTime:
     problem, factor = kernel.problem, 1.0
     if isinstance(problem, DescribedProblem):
         return kernel
-    if kernel.source in FALLBACK_SOURCES and problem.uses_tensor_cores:
+    if kernel.source in (*FALLBACK_SOURCES, ROOFLINE) and problem.uses_tensor_cores:
         peak = peak_tflops(gpu, problem.dtype, True) * sustained_share(gpu)
         factor = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
     time_us, lower_us, upper_us = (factor * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))

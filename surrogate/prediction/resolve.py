@@ -192,7 +192,7 @@ class Resolver:
         )
 
     def in_measured_type(self, question: Question) -> Question:
-        """Return the question in the other half-precision type if only that type was measured.
+        """Return the question in the other half-precision type if only that type was measured, on the GPU or anywhere.
 
         The GPU must run both types at the same rate, and the family must run them with the same kernels. All other
         questions are returned unchanged.
@@ -204,13 +204,13 @@ class Resolver:
         if other == values or not (family.half_types_share_algorithms and has_one_rate):
             return question
 
-        def is_measured(setting: tuple[str, ...]) -> bool:
-            return any(
-                key.gpu == gpu_name and key.setting_values == setting and library in (None, key.library)
-                for key in self.family_model(question._replace(setting_values=setting)).domain.settings
-            )
+        def gpus(setting: tuple[str, ...]) -> set[str]:
+            settings = self.family_model(question._replace(setting_values=setting)).domain.settings
+            return {each.gpu for each in settings if each.setting_values == setting and library in (None, each.library)}
 
-        return question._replace(setting_values=other) if is_measured(other) and not is_measured(values) else question
+        own, others = gpus(values), gpus(other)
+        is_better = gpu_name not in own if gpu_name in others else not own and others
+        return question._replace(setting_values=other) if is_better else question
 
     def family_model(self, question: Question) -> FamilyModel:
         """Return the model that answers a question."""

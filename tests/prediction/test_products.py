@@ -11,8 +11,10 @@ from surrogate.features.analytical import tiled_product_us
 from surrogate.features.families import operator
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.gpu import gpu
+from surrogate.features.roofline import peak_tflops
+from surrogate.prediction.kernel_times import within_peaks
 from surrogate.prediction.results import DATASHEET, MODEL, SIMILAR_GPU
-from surrogate.prediction.shipped import bundle_path
+from surrogate.prediction.shipped import bundle_path, load_operators
 from surrogate.prediction.sources.datasheet import shipped_product_models
 from tests.conftest import MEASUREMENTS
 
@@ -107,6 +109,16 @@ def test_a_quantised_type_lists_no_kernel_of_another_quantised_type() -> None:
     assert experts and not any("fp4" in each.algorithm for each in experts)
     own = load("h100-sxm", library="vllm").select("gemm:m64n4096k4096", dtype="int8_wo")
     assert [each.algorithm for each in own.candidates] == ["torch.nn.functional.linear"]
+
+
+@pytest.mark.parametrize("name", ["rtx-3090", "rtx-4090", "rtx-5090"])
+def test_no_product_is_faster_than_the_peak_of_a_geforce_board(name: str) -> None:
+    """vLLM accumulates fp16 in fp32, so both halves take as long. fp32 was not measured, and has the roofline."""
+    products = [Gemm(m=8192, n=8192, k=8192, dtype=dtype, math="default") for dtype in ("fp16", "bf16", "fp8", "fp32")]
+    kernels = [within_peaks(each, gpu(name)) for each in load_operators(name, "vllm").kernel_times(products)]
+    assert kernels[0].time_us == kernels[1].time_us
+    for product, kernel in zip(products, kernels, strict=True):
+        assert product.flops / kernel.time_us / 1e6 < 1.051 * peak_tflops(gpu(name), product.dtype, True)
 
 
 @pytest.mark.parametrize("name", ["a100", "h100-sxm", "b200"])
