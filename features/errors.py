@@ -7,11 +7,12 @@ import difflib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 MAX_MESSAGE = 1000
 """Maximum characters of a message. Messages repeat names, and a damaged file may hold a name of megabytes."""
@@ -28,7 +29,8 @@ _PARAMETERS = {"ttft": "ttft_ms", "tpot": "tpot_ms", "dim": "dims", **_FORMS}
 def as_parameters(text: str) -> str:
     """Return ``text`` with each option replaced by its Python parameter (``data_parallel``); commands in backquotes
     stay."""
-    return _OPTION.sub(lambda m: _PARAMETERS.get(m[1], m[1].replace("-", "_")) if m[1] else m[0], text)
+    names = {**_PARAMETERS, **(InputError.parameters or {})}
+    return _OPTION.sub(lambda m: names.get(m[1], m[1].replace("-", "_")) if m[1] else m[0], text)
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -54,10 +56,11 @@ class InputError(ValueError):
         One line: the input, the rule, the remedy.
     """
 
-    names_options = False
+    parameters: ClassVar[Mapping[str, str] | None] = {}
+    """Option without ``--`` → its parameter, in addition to `_PARAMETERS`; None if messages name options."""
 
     def __init__(self, message: str = "") -> None:
-        message = message if self.names_options else as_parameters(message)
+        message = message if self.parameters is None else as_parameters(message)
         if len(message) > MAX_MESSAGE:
             message = f"{message[: MAX_MESSAGE - _MESSAGE_END - 3]} … {message[-_MESSAGE_END:]}"
         super().__init__(printable(message))
@@ -96,14 +99,18 @@ class RowError(InputError):
 
 
 @contextmanager
-def naming_options() -> Iterator[None]:
-    """Let errors name the command line's options inside the context."""
-    before = InputError.names_options
-    InputError.names_options = True
+def naming(parameters: Mapping[str, str] | None) -> Iterator[None]:
+    """Let errors name these parameters inside the context, or options for None, which inner contexts keep."""
+    before = InputError.parameters
+    InputError.parameters = None if before is None else parameters
     try:
         yield
     finally:
-        InputError.names_options = before
+        InputError.parameters = before
+
+
+naming_options = partial(naming, None)
+"""Return a context in which errors name the command line's options."""
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.5) -> str:

@@ -260,9 +260,10 @@ def _price(context: click.Context, parameter: click.Parameter, text: str | None)
     except click.BadParameter:
         prices = {}
     is_one = len(parts) == 1 and not parts[0][1]
-    is_list = is_one or all(equals for _, equals, _ in parts)  # a decimal comma would give two parts
+    # A decimal comma would give two parts, and a name that comes twice one price.
+    is_list = is_one or (all(equals for _, equals, _ in parts) and len(prices) == len(parts))
     if text is not None and not (prices and is_list and float("inf") not in prices.values()):
-        message = f"{text!r} is not a price; write US dollars per GPU and hour, such as 2.5 or h100=2.5,h200=3.8"
+        message = f"{text!r} is not a price; write US dollars per GPU and hour, each GPU once: 2.5 or h100=2.5,h200=3.8"
         raise click.BadParameter(message, context, parameter)
     return next(iter(prices.values())) if is_one else prices or None
 

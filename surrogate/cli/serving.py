@@ -1,6 +1,5 @@
 """``seer serving``: find the GPUs, parallelism, framework and types that serve a language model."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,7 @@ from surrogate.cli import options as shared
 from surrogate.cli.groups import Grouped, section
 from surrogate.cli.options import PATH, Form, option, output_options, show
 
-
-def _names_option(names: str, text: str, metavar: str = "NAME,…") -> Callable[..., Any]:
-    """Return a decorator that adds an option with comma-separated names."""
-    return option(names, text, metavar=metavar, callback=_names)
-
-
-def _names(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    """Return the names in ``A,B,…``, in lower case."""
-    return tuple(dict.fromkeys(name.strip().casefold() for name in (text or "").split(",") if name.strip()))
+SHARE = shared.NumberRange(0, 1, min_open=True)
 
 
 @click.command(cls=Grouped)
@@ -30,19 +21,20 @@ def _names(context: click.Context, parameter: click.Parameter, text: str | None)
 @option("--input", "Tokens of a prompt.", shared.SIZE, required=True, metavar="TOKENS")
 @option("--output", "Tokens of an answer.", shared.SIZE, required=True, metavar="TOKENS")
 @option("--cached-share", "Share of a prompt in a prefix cache  [default: 0]", shared.NumberRange(0, 1, max_open=True))
+@option("--utilization", "Share of a GPU's memory that a server takes.", SHARE, default=0.9, metavar="SHARE")
 @shared.sizes_option("--concurrency --users", "Users at a time, on all replicas together  [default: 1 to 256 on one]")
 @section("Targets")
 @option("--ttft ttft_ms", "Longest time to first token, in ms.", shared.POSITIVE, metavar="MS")
 @option("--tpot tpot_ms", "Longest time per output token, in ms.", shared.POSITIVE, metavar="MS")
 @shared.price_option
 @section("Limits of the search")
-@_names_option("--library libraries", "Frameworks: vllm, sglang, trtllm  [default: all]")
+@option("--library libraries", "Frameworks: vllm, sglang, trtllm  [default: all]", metavar="NAME,…")
 @shared.sizes_option("--tensor-parallel", "GPUs that share every layer  [default: 1, 2, 4, …]")
 @shared.sizes_option("--attention-parallel", "Groups with their own requests that share the experts.")
 @shared.sizes_option("--expert-parallel", "GPUs with different experts  [default: 1 and all]")
 @shared.sizes_option("--pipeline-parallel", "Stages with different layers  [default: 1; for whole nodes 2, 4, …]")
-@_names_option("--dtype dtypes", "Element types of products instead of the model's own, also fp8, nvfp4, …", "TYPE,…")
-@_names_option("--kv-dtype kv_dtypes", "Element types of the cache, such as fp8.", "TYPE,…")
+@option("--dtype dtypes", "Element types of products instead of the model's own: fp8, nvfp4, …", metavar="TYPE,…")
+@option("--kv-dtype kv_dtypes", "Element types of the cache, such as fp8.", metavar="TYPE,…")
 @option("--routing", "Distribution of tokens over experts: balanced, power_law_1.2 …", metavar="NAME")
 @section("Output")
 @option("--launch", "Print the command that starts the best server, or the first one; a column of --csv.", is_flag=True)
@@ -54,7 +46,8 @@ def command(config: Path, launch: bool, html: Path | None, form: Form, **options
     CONFIG is the model's config.json from Hugging Face, its folder, or the name of a checkpoint whose configuration
     ships or is on this machine. Every configuration is a server with continuous batching. Its users send a prompt, read
     the answer and begin again. Times are sums of the kernels in a step, plus the overhead of vLLM, SGLang or
-    TensorRT-LLM.
+    TensorRT-LLM. A replica has tensor × attention × pipeline parallelism GPUs: SGLang's --tp 8 --dp 8 is
+    --tensor-parallel 1 --attention-parallel 8.
 
     Configurations that meet --ttft and --tpot come first, sorted by tokens per second and GPU, or by the price of a
     token. The others follow, sorted by their distance to the targets. Without targets, no configuration is the best.

@@ -111,13 +111,15 @@ class Checkpoint:
     """The arithmetic of every product of a decoder; ``base_dtype`` is the element type of all other values.
 
     ``kv_dtype`` is the KV cache's element type; "" means ``base_dtype``. If the checkpoint's products cannot be timed,
-    ``refusal`` is the reason; products in another arithmetic (`all_in`) can still be timed.
+    ``refusal`` is the reason; products in another arithmetic (`all_in`) can still be timed. ``method`` is the file's
+    method of quantisation.
     """
 
     base_dtype: str = "bf16"
     model_type: str = ""
     quantisation: QuantisationRules = NO_RULES
     refusal: str = ""
+    method: str = ""
     _dtypes: dict[tuple[str, int | None], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -186,9 +188,11 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
     method = _method(quant)
     try:
         if method not in READERS:
-            raise _UnmeasuredError(f"quant_method {method!r} is not one of {', '.join(sorted(filter(None, READERS)))}")
+            no_object = f"{repr(quant)[:40]} is no object with a quant_method, which is"
+            found = f"quant_method {method!r} is not" if isinstance(quant, dict) else no_object
+            raise _UnmeasuredError(f"{found} one of {', '.join(sorted(filter(None, READERS)))}")
         rules = READERS[method]({"expert_dtype": text.get("expert_dtype"), **_object(quant)})
-        return Checkpoint(base_dtype, model_type, rules)
+        return Checkpoint(base_dtype, model_type, rules, method=method or "")
     except _UnmeasuredError as reason:
         dtypes = ", ".join((base_dtype, *QUANTISED))
         text = TEXTS["refusals"]["untimed"].format(source=path, reason=reason, dtypes=dtypes)
@@ -347,7 +351,7 @@ def _integers(quant: Json) -> QuantisationRules:
         unquantised += [name] if bits == 16 else []
         rules += [(ModuleNames([name]), _arithmetic(f"int{bits}", "float16"))] if bits != 16 else []
     inside = _texts(quant.get("modules_in_block_to_quantize"))
-    bits = quant.get("bits", quant.get("w_bit", quant.get("weight_bits")))
+    bits = quant.get("bits", quant.get("w_bit", quant.get("weight_bits", " (no field has the bits)")))
     rules.append((ModuleNames(inside or ["Linear"]), _arithmetic(f"int{bits}", "float16")))
     unquantised += [] if quant.get("lm_head") is True else [HEAD]
     if quant.get("lm_head") is True:

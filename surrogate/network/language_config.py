@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -21,7 +22,7 @@ from surrogate.network.checkpoint import MAX_BYTES, read_checkpoint
 from surrogate.network.language import FAMILIES, AttentionHeads, Decoder, DecoderFamily, LayerKind
 from surrogate.network.language_fields import TABLE, ConfigFields, usual_names
 from surrogate.network.language_mixers import BOTH, MIXER, MIXERS, MLP_KINDS, STATE, Mixer, hybrid_values
-from surrogate.network.network import refusal
+from surrogate.network.network import refusal, refuse
 
 MAX_LAYERS = 1000
 MAX_EXPERTS = 1 << 16
@@ -45,7 +46,8 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     for name in [name for name, value in config.items() if isinstance(value, dict) and name.endswith("_config")]:
         if name not in TABLE["settings"]:
             towers[name] = usual_names(cast(Mapping[str, object], config.pop(name)))
-    kind = str(config.get("model_type")).removesuffix("_text")
+    refuse({"no_type": not config.get("model_type")}, source=path)
+    kind = str(config["model_type"]).removesuffix("_text")
     if reason := TABLE["refused"].get(kind):
         raise InputError(f"{path}: model_type {kind!r} is not predicted: {reason}")
     given = usual_names(config)
@@ -73,7 +75,8 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     if further := [name for name in TABLE["next_token"] if given.get(name)]:
         notes.append(f"layers that predict further tokens ({further[0]}) are left out, as servers do by default")
     weights, described = _tower_weights(path, towers, decoder.hidden)
-    return replace(decoder, other_weights=weights, notes=(*decoder.notes, *notes, *described))
+    name = decoder.name if isinstance(source, Mapping) or Path(source).exists() else Path(source).as_posix()
+    return replace(decoder, name=name, other_weights=weights, notes=(*decoder.notes, *notes, *described))
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -159,7 +162,7 @@ def _decoder(fields: ConfigFields, family: DecoderFamily, kind: str, raw_config:
 def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
     """Return the path for errors, and the content of a configuration."""
     if isinstance(source, Mapping):
-        return Path(str(source.get("_name_or_path") or source.get("model_type")), "config.json"), dict(source)
+        return Path(str(source.get("_name_or_path") or source.get("model_type") or "."), "config.json"), dict(source)
     if not isinstance(source, str | Path):
         raise refusal("config", kind=type(source).__name__)
     path = find_model(source)
@@ -318,10 +321,10 @@ def _json_of(path: Path) -> dict[str, object]:
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        reason = error.strerror if isinstance(error, OSError) else "no JSON"
+        reason = error.strerror if isinstance(error, OSError) else "no JSON of a language model"
         reason = not_found(path.as_posix()) if isinstance(error, FileNotFoundError) else reason
-        listed = f"{', '.join(CHECKPOINTS)}{nearest(str(path), CHECKPOINTS, cutoff=NAME_CUTOFF)}"
-        raise refusal("no_config", source=path, reason=reason, names=listed) from None
+        suggestion = nearest(str(path), chain(CHECKPOINTS, *CHECKPOINTS.values()), cutoff=NAME_CUTOFF)
+        raise refusal("no_config", source=path, reason=reason, names=", ".join(CHECKPOINTS) + suggestion) from None
     return config if isinstance(config, dict) else {}
 
 
@@ -475,10 +478,7 @@ def _tower_weights(path: Path, towers: Mapping[str, Mapping[str, object]], hidde
 
 def _first(fields: ConfigFields, names: Sequence[str]) -> int:
     """Return the first of these fields that is a whole number above 0, or the last of a list of them; else 0."""
-    for name in names:
-        if numbers := _numbers(fields.get(name)):
-            return numbers[-1]
-    return 0
+    return next((numbers[-1] for name in names if (numbers := _numbers(fields.get(name)))), 0)
 
 
 def _numbers(value: object) -> list[int]:

@@ -599,7 +599,8 @@ def prices_of(price: object, gpus: Sequence[str], source: str) -> dict[str, floa
     for name, usd in by_name.items():
         is_price = isinstance(usd, int | float) and not isinstance(usd, bool) and MIN_PRICE <= usd <= MAX_PRICE
         limits = {"minimum": MIN_PRICE, "maximum": MAX_PRICE}
-        refuse({"price": not is_price}, source=source, name=name, usd=repr(usd)[:40], **limits)
+        refusals = {"price": not is_price, "priced_twice": gpu_by_name(name).name in prices}
+        refuse(refusals, source=source, name=name, usd=repr(usd)[:40], **limits)
         prices[gpu_by_name(name).name] = float(usd)
     unrelated = ", ".join(sorted(prices.keys() - set(names)))
     refuse({"unrelated": unrelated}, names=unrelated)

@@ -79,11 +79,16 @@ def server_models() -> dict[str, ServerModel]:
 
 
 class Load(NamedTuple):
-    """The tokens of a user's prompt and of the answer, and the share of the prompt's tokens in the prefix cache."""
+    """The tokens of a user's prompt and of the answer, and the limits of the server.
+
+    ``cached_share`` is the share of the prompt's tokens in the prefix cache. ``utilization`` is the share of a GPU's
+    memory that the server takes.
+    """
 
     input: int
     output: int
     cached_share: float = 0.0
+    utilization: float = UTILISATION
 
     @property
     def new(self) -> int:
@@ -344,7 +349,7 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _Siz
     prompt = _request_step(decoder, deployment, load.new, load.input)
     request = _request_step(decoder, deployment, 1, context).network
     reserved_bytes = sum(memory(request, 0, device).values()) - request.state_bytes
-    cache_slots = int((UTILISATION * usable_bytes(device) - reserved_bytes) / request.state_bytes)
+    cache_slots = int((load.utilization * usable_bytes(device) - reserved_bytes) / request.state_bytes)
     running = max(1, min(users, cache_slots))
     batch = ceil_div(running, deployment.pipeline_parallel)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)

@@ -3,13 +3,14 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, floor, isnan, log2
+from math import ceil, floor, inf, isnan, log2
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from surrogate.features.errors import naming
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import QUANTISED
 from surrogate.network.language import NVLINK_GPUS, Decoder, Deployment
-from surrogate.network.memory import UTILISATION, usable_bytes
+from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, usable_bytes
 from surrogate.network.network import TEXTS
 from surrogate.network.serving import Load
 from surrogate.report.tables import UNKNOWN, Cell, Format, Table, TableResult, significant
@@ -24,6 +25,10 @@ PARALLELISM: Mapping[str, tuple[str, str]] = TEXTS["parallelism"]
 MAX_TARGET_RATIO = 100
 """Ratio of the nearest configuration's time to a target above which the target may be in seconds."""
 MAX_OPEN_ROWS = 25
+PARAMETERS = {"dtype": "dtypes", "kv-dtype": "kv_dtypes", "library": "libraries"}
+"""Option of ``seer serving`` → its parameter in Python, if that is not the option's name."""
+SLACK_TOKENS = 128
+"""Tokens that a server's limit of a request exceeds the load by, for a chat template and for SGLang's own limits."""
 
 
 def _interval_text(ends: tuple[float, float, float]) -> str:
@@ -150,6 +155,9 @@ class Serving(TableResult):
     gpus: int = NVLINK_GPUS
     """Maximum GPUs of the search."""
 
+    __repr__ = naming(PARAMETERS)(TableResult.__repr__)
+    _repr_html_ = naming(PARAMETERS)(TableResult._repr_html_)
+
     @property
     def best(self) -> ServerRow | None:
         """The first configuration that meets the targets; None if there are no targets or no such configuration."""
@@ -204,15 +212,15 @@ class Serving(TableResult):
             if not misfits:
                 continue
             minimum = misfits[0]
-            available = UTILISATION * usable_bytes(gpu_by_name(name)) / 2**30
-            gpus = min((row.gpus // row.replicas for row in rows if row.fits), default=0)
-            remedy = f"it fits on {gpus} GPUs"
-            if not gpus:
+            available = self.load.utilization * usable_bytes(gpu_by_name(name)) / 2**30
+            fitting = min((row for row in rows if row.fits), key=lambda row: row.gpus // row.replicas, default=None)
+            remedy = f"it fits as {fitting.split}" if fitting else ""
+            if not fitting:
                 gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / available))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
                 remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
-            if minimum.memory_gib < available / UTILISATION:
-                remedy += f", or give the server more than {UTILISATION:g} of the memory (--gpu-memory-utilization)"
+            if minimum.memory_gib < available / self.load.utilization:
+                remedy += f", or give the server more than {self.load.utilization:g} of the memory (--utilization)"
             texts = {"split": minimum.split, "gpu": name, "dtype": dtype, "kv_dtype": kv_dtype}
             sizes = {"needed": minimum.memory_gib, "available": available}
             yield TEXTS["notes"]["misfit"].format(remedy=remedy, **texts, **sizes)
@@ -304,13 +312,20 @@ def launch_command(row: ServerRow, model: str, load: Load, decoder: Decoder, dep
     counts = {name: getattr(row, name) for name, _ in PARALLELISM.values()} | {"replicas": row.replicas}
     counts |= {"parts": row.expert_parallel % ranks, "nodes": ceil(row.gpus / row.replicas / NVLINK_GPUS)}
     values: dict[str, object] = {name: count for name, count in counts.items() if count > 1}
-    values |= {"start": shlex.quote(model), "tokens": load.input + load.output, "tensor_parallel": row.tensor_parallel}
+    tokens = min(load.input + load.output + SLACK_TOKENS, decoder.positions or inf)
+    values |= {"start": shlex.quote(model), "tokens": tokens, "tensor_parallel": row.tensor_parallel}
     values |= {"ranks": ranks, "users": users, "group_users": ceil(users / row.attention_parallel)}
     if (dtype := deployment.dtype) and dtype != own:
         values[dtype if dtype in texts and own and own not in QUANTISED else "checkpoint"] = dtype
+    elif decoder.checkpoint.method in texts.get("unread", ()):
+        values["checkpoint"] = values["model_optimizer"] = own
+    if "checkpoint" in values:  # without such a checkpoint, the server would run the model's own type
+        values["start"] = values["checkpoint"] = f"MODEL-IN-{str(values['checkpoint']).upper()}"
+    share = load.utilization if load.utilization != UTILISATION else ""
+    values |= {"chunked": load.input > MAX_BATCHED_TOKENS, "utilization": share}
     if (cache := deployment.kv_dtype) and cache != (decoder.checkpoint.kv_dtype or decoder.dtype):
         values[f"cache_{cache}" if f"cache_{cache}" in texts else "cache"] = cache
-    parts = [text.format(values[name]) for name, text in texts.items() if name in values]
+    parts = [text.format(values[name]) for name, text in texts.items() if values.get(name)]
     command = " ".join(part for part in parts if not part.startswith("# "))
     comments = "; ".join(part.removeprefix("# ") for part in parts if part.startswith("# "))
     return f"{command}  # {comments}" if comments else command

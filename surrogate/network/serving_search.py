@@ -1,39 +1,44 @@
 """Search the servers of a language model: GPUs, frameworks, parallelism, replicas, users and element types."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
-from math import nan
+from math import inf, nan, nextafter
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from surrogate.bundled import server_model
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
-from surrogate.features.errors import InputError, check_choice
+from surrogate.features.errors import InputError, check_choice, naming
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED, setting
 from surrogate.features.roofline import missing_units
-from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment
+from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment, arithmetic_of
 from surrogate.network.language_config import read_decoder
-from surrogate.network.network import FRAMEWORKS, TEXTS, with_fields
+from surrogate.network.memory import UTILISATION
+from surrogate.network.network import FRAMEWORKS, TEXTS, refusal, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, prices_of
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
-from surrogate.network.serving_result import MAX_ROWS, ServerRow, Serving, Targets, launch_command, pareto
+from surrogate.network.serving_result import MAX_ROWS, PARAMETERS, ServerRow, Serving, Targets, launch_command, pareto
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that the search tries by default."""
 COUNTS = ("concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus")
 """Fields of `Choices` that are whole numbers."""
+MAX_USERS = 1_000_000
 SPLITS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
 """Fields of a `Deployment` that a `ServerRow` has, too."""
 UNPACKED_TYPES = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
 """Type of fp8 weights → type of the kernels that are timed on GPUs without fp8 units; both unpack 8-bit weights."""
 UNPACKING_FRAMEWORKS = ("vllm", "sglang")
 """Frameworks that unpack fp8 weights on such GPUs (Marlin); TensorRT-LLM does not."""
+FP8_BLOCK = 128
+"""Width of a block of ``fp8_block`` weights; vLLM and SGLang do not load parts of products that are no multiples of it.
+Source: their ``Fp8MoEMethod.create_weights`` and ``validate_fp8_block_shape``."""
 MAX_PLANS = 20_000
 MAX_UNMEASURED_SHARE = 0.1
 """Share of unmeasured kernels in a decode step above which an answer has a note."""
@@ -50,7 +55,7 @@ class ReplicaPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """The limits of a search; a field has one value, several values, or none if the search chooses the values.
+    """The limits of a search; a field has one value, several values, or () if the search chooses the values.
 
     Parameters
     ----------
@@ -88,19 +93,28 @@ class Choices:
     gpus: int = NVLINK_GPUS
 
     def values_of(self, name: str) -> Sequence[Any]:
-        """Return the values of a field as a sequence, also if the field is one value."""
+        """Return the values of a field, also if the field is one value, or a text with commas between names."""
         values = getattr(self, name)
-        values = (values,) if isinstance(values, int | str) else tuple(values)
+        if isinstance(values, str):
+            values = dict.fromkeys(each.strip().casefold() for each in values.split(",") if each.strip())
+        values = tuple(values) if isinstance(values, Iterable) else (values,)
+        if not values and getattr(self, name) != ():
+            raise InputError(f"seer serving: no value in {name}; give one, or leave it out")
+        if name in COUNTS:
+            limits = {"maximum": MAX_USERS if name == "concurrency" else MAX_INT32}
+            return tuple(checked_int("seer serving", f"--{name.replace('_', '-')}", each, **limits) for each in values)
         return tuple(setting("dtype", value) for value in values) if name.endswith("dtypes") else values
 
-    def check(self) -> None:
-        """Raise `InputError` for an invalid count, or an unknown element type or framework."""
-        for name in COUNTS:
-            for number in self.values_of(name):
-                checked_int("seer serving", f"--{name.replace('_', '-')}", number, maximum=MAX_INT32)
+    def checked(self) -> "Choices":
+        """Return the choices with tuples of values.
+
+        Raises `InputError` for an invalid count, or an unknown element type or framework.
+        """
         for kind, several, allowed in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
             for name in self.values_of(several):
                 check_choice(kind, name, allowed)
+        several = ("libraries", "kv_dtypes", "dtypes", *COUNTS[:-1])
+        return replace(self, **{name: self.values_of(name) for name in several}, gpus=self.values_of("gpus")[0])
 
     def plans(self, decoder: Decoder, device: Gpu) -> Iterator[ReplicaPlan]:
         """Yield every configuration of the search on a GPU."""
@@ -141,10 +155,9 @@ class Choices:
         for name in COUNTS[:-1]:
             key = name.replace("attention_", "data_")
             planned = {plan.users if name == "concurrency" else getattr(plan.setup.deployment, key) for plan in plans}
-            for number in dict.fromkeys(self.values_of(name)):
-                if number not in planned:
-                    option = name.replace("_", "-")
-                    yield f"--{option} {number} is ignored, since no configuration within --gpus {self.gpus} has it"
+            for number in dict.fromkeys(number for number in self.values_of(name) if number not in planned):
+                option = name.replace("_", "-")
+                yield f"--{option} {number} is ignored, since no configuration within --gpus {self.gpus} has it"
 
     def no_plan_reason(self, decoder: Decoder) -> str:
         """Return why there is no configuration."""
@@ -152,7 +165,8 @@ class Choices:
         tensor, data = min(self._groups(decoder, [1]), key=lambda ways: ways[0] * ways[1])
         minimum = tensor * data * stages
         if minimum > self.gpus:
-            return f"the smallest configuration needs {minimum} GPUs; give --gpus {minimum}"
+            ways = f"{tensor} × {data} × {stages}, tensor × attention × pipeline; SGLang's --tp is the first two"
+            return f"the smallest configuration needs {minimum} GPUs ({ways}); give --gpus {minimum}"
         return f"each of {data} groups (--attention-parallel) needs a user; give --concurrency {data} or more"
 
     def with_unpacked_weights(self, decoder: Decoder, device: Gpu, library: str) -> tuple[Decoder, str]:
@@ -169,13 +183,13 @@ class Choices:
         if "fp8" in self.values_of("kv_dtypes") and decoder.checkpoint.kv_dtype != "fp8":
             yield f"fp8: the cache is quantised from the model's {decoder.dtype}; quality is not evaluated"
         own = "own type" if decoder.checkpoint.refusal and self.values_of("dtypes") else decoder.main_dtype(None)
-        dtypes = [name for name in self.values_of("dtypes") if name in QUANTISED and name != own]
-        if dtypes:
+        if dtypes := [name for name in self.values_of("dtypes") if name in QUANTISED and name != own]:
             yield f"{', '.join(dtypes)}: weights are quantised from the checkpoint's {own}; quality is not evaluated"
         elif not self.values_of("dtypes") and own not in QUANTISED:
             yield f"the weights have the checkpoint's type, {own}; --dtype {own},fp8 also tries quantised weights"
 
 
+@naming(PARAMETERS)
 def serve(
     config: str | Path | Mapping[str, object],
     *,
@@ -183,6 +197,7 @@ def serve(
     input: int,
     output: int,
     cached_share: float = 0.0,
+    utilization: float = UTILISATION,
     compare_gpus: str | Sequence[str] = (),
     price: float | Mapping[str, float] | None = None,
     ttft_ms: float | None = None,
@@ -202,6 +217,8 @@ def serve(
         Tokens of a user's prompt and of the answer.
     cached_share
         Share of each prompt's tokens that a server has in its prefix cache, below 1.
+    utilization
+        Share of a GPU's memory that a server takes.
     price
         US dollars per GPU and hour, one number or GPU → number.
     ttft_ms, tpot_ms
@@ -223,12 +240,12 @@ def serve(
     """
     if not isinstance(choices, Choices | None):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
-    others = ("cached_share", "compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
-    choices = with_fields(choices or Choices(), options, *others)
-    choices.check()
+    others = ("cached_share", "utilization", "compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
+    choices = with_fields(choices or Choices(), options, *others).checked()
     checked_tokens = partial(checked_int, "seer serving", maximum=MAX_INT32)
     share = _positive("--cached-share", cached_share or None, "from 0 to less than 1", 1.0)
-    load = Load(checked_tokens("--input", input), checked_tokens("--output", output), share or 0.0)
+    memory_share = _positive("--utilization", utilization, "above 0, up to 1", nextafter(1, 2)) or UTILISATION
+    load = Load(checked_tokens("--input", input), checked_tokens("--output", output), share or 0.0, memory_share)
     targets = Targets(_positive("--ttft", ttft_ms), _positive("--tpot", tpot_ms))
     if output == 1 and tpot_ms is not None:
         raise InputError("--tpot: an answer of one token has no TPOT; leave it out, or give a longer --output")
@@ -247,7 +264,7 @@ def serve(
 class _Search:
     """The limits and the state of a search.
 
-    ``model`` is the name by which a server loads the model, and ``refusals`` is (GPU, reason) → frameworks.
+    ``model`` is the name by which a server loads the model, and ``remarks`` is (GPU, note or refusal) → frameworks.
     """
 
     model: str
@@ -258,7 +275,7 @@ class _Search:
     prices: Mapping[str, float]
     rows: list[ServerRow] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
-    refusals: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
+    remarks: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
 
     def search_gpu(self, device: Gpu) -> None:
         """Search the configurations of a GPU with every framework."""
@@ -269,39 +286,40 @@ class _Search:
             try:
                 self._search_framework(library, kernels)
             except InputError as error:
-                self._refuse(device, library, error)
+                self._remark(device, library, error)
 
-    def _refuse(self, device: Gpu, library: str, reason: InputError) -> None:
-        self.refusals.setdefault((device.name, str(reason)), {})[library] = None
+    def _remark(self, device: Gpu, library: str, text: InputError | str) -> None:
+        self.remarks.setdefault((device.name, str(text)), {})[library] = None
 
     def _search_framework(self, library: str, kernels: ServerKernels) -> None:
         """Search the configurations of a GPU with one framework. Raises `InputError` if there are none."""
         device = kernels.device
         model, unpack_note = self.choices.with_unpacked_weights(self.decoder, device, library)
         planned = _planned(self.choices, self.decoder, device, library)
-        notes = dict.fromkeys((*filter(None, [unpack_note]), *self.choices.missing_notes(planned)))
+        self.notes.update(dict.fromkeys((*filter(None, [unpack_note]), *self.choices.missing_notes(planned))))
         tried: dict[Deployment, list[ServerRow]] = {}
         while planned:
             setups = [_unpacked(plan.setup) if unpack_note else plan.setup for plan in planned]
             answers = server_steps(model, self.load, kernels, library, setups)
             for plan, setup in zip(planned, setups, strict=True):
-                answer = answers[setup]
+                answer = _load_refusal(self.decoder, plan.setup.deployment, device, library) or answers[setup]
                 if isinstance(answer, InputError):
-                    self._refuse(device, library, answer)
+                    self._remark(device, library, answer)
                     continue
                 tried.setdefault(plan.setup.deployment, []).append(self._row(device, library, plan, answer))
-                self.notes.update(dict.fromkeys(_notes(device, library, setup, answer)))
+                self.notes.update(dict.fromkeys(setup.deployment.notes()))
+                for text in _remarks(device, answer):
+                    self._remark(device, library, text)
             planned = [] if self.choices.concurrency else list(_bisection_plans(tried))
-        self.notes.update(notes)
         for tries in tried.values():
             maximum = _most_users(tries)
-            is_given = self.choices.concurrency
-            self.rows.extend(row for row in tries if is_given or row.concurrency in USERS or row is maximum)
+            numbers = self.choices.values_of("concurrency") or USERS
+            self.rows.extend(row for row in tries if row.concurrency in numbers or row is maximum)
 
     def _row(self, device: Gpu, library: str, plan: ReplicaPlan, steps: ServerSteps) -> ServerRow:
         """Return a configuration with its predictions."""
         decoder, deployment, price = self.decoder, plan.setup.deployment, self.prices.get(device.name)
-        unknown = TimeInterval(nan, nan, nan)
+        unknown, checkpoint = TimeInterval(nan, nan, nan), arithmetic_of(decoder, deployment.dtype)[0]
         ttft, tpot, request = steps.intervals(server_models()[library]) if steps.fits else (unknown,) * 3
         gpus = plan.replicas * deployment.gpus
         tokens_per_ms = plan.users * steps.load.output / gpus
@@ -316,7 +334,7 @@ class _Search:
             **{name: getattr(deployment, name) for name in SPLITS},
             attention_parallel=deployment.data_parallel,
             dtype=decoder.main_dtype(deployment.dtype),
-            kv_dtype=deployment.kv_dtype or decoder.checkpoint.kv_dtype or decoder.dtype,
+            kv_dtype=deployment.kv_dtype or checkpoint.kv_dtype or checkpoint.base_dtype,
             concurrency=plan.users,
             running=min(plan.users, steps.running * deployment.data_parallel * plan.replicas),
             **ttft.columns("ttft", "_ms"),
@@ -334,23 +352,22 @@ class _Search:
 
     def result(self) -> Serving:
         """Return the rows in order. Raises `InputError` if there are none."""
-        reasons = [f"{name}, {', '.join(libraries)}: {reason}" for (name, reason), libraries in self.refusals.items()]
+        remarks = [f"{name}, {', '.join(libraries)}: {text}" for (name, text), libraries in self.remarks.items()]
         if not self.rows:
-            raise InputError(reasons[0])
+            raise InputError(remarks[0])
         notes = dict.fromkeys((*self.decoder.notes, *self.choices.notes(self.decoder), *self.notes))
         rows = sorted(self.rows, key=partial(_rank, targets=self.targets))
         if not any(self.targets):
             rows = _front_first(rows)
         elif not self.choices.concurrency:
             notes[TEXTS["notes"]["search"].format(users=USERS[-1])] = None
-        delays = {
-            library: server_models()[library].delay_steps for library in dict.fromkeys(row.library for row in rows)
-        }
-        if waits := [f"by {steps:.0f} steps with {library}" for library, steps in delays.items() if steps >= 1]:
+        names = dict.fromkeys(row.library for row in rows)
+        delays = {name: server_models()[name].delay_steps for name in names}
+        if waits := [f"{steps:.0f} ({library})" for library, steps in delays.items() if steps >= 1]:
             notes[TEXTS["notes"]["delays"].format(waits=", ".join(waits))] = None
         if self.load.cached_share:
             notes[TEXTS["notes"]["cached"].format(new=self.load.new, input=self.load.input)] = None
-        all_notes = (*notes, TEXTS["notes"]["steps_differ"], *reasons)
+        all_notes = (*notes, TEXTS["notes"]["steps_differ"], *remarks)
         return Serving(self.decoder.name, self.load, tuple(rows), all_notes, self.targets, self.choices.gpus)
 
 
@@ -362,8 +379,8 @@ def _devices(gpu: object, compare_gpus: str | Sequence[str]) -> list[Gpu]:
     return list({device.name: device for device in (gpu_by_name(str(name)) for name in names)}.values())
 
 
-def _positive(name: str, value: object, limits: str = "above 0", maximum: float = nan) -> float | None:
-    """Return a number above 0 and, if there is a maximum, below it, or None. Raises `InputError` for other values."""
+def _positive(name: str, value: object, limits: str = "above 0", maximum: float = inf) -> float | None:
+    """Return a number above 0 and below the maximum, or None. Raises `InputError` for other values."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0 or float(value) >= maximum:
@@ -406,17 +423,37 @@ def _bisection_plans(tried: Mapping[Deployment, Sequence[ServerRow]]) -> Iterato
             yield ReplicaPlan(Setup(deployment, users), 1, users)
 
 
-def _notes(device: Gpu, library: str, setup: Setup, steps: ServerSteps) -> Iterator[str]:
-    """Yield the notes about a configuration."""
-    yield from setup.deployment.notes()
+def _load_refusal(decoder: Decoder, deployment: Deployment, device: Gpu, library: str) -> InputError | None:
+    """Return the reason why a framework does not load the model in this way; None if it does.
+
+    Source of the limits of TensorRT-LLM: its ``enable_attention_dp``, and "WFP4A16 MoE is unsupported on SM89".
+    """
+    tensor, ranks = deployment.tensor_parallel, deployment.ranks
+    if library == "trtllm":
+        has_mxfp4 = decoder.main_dtype(deployment.dtype) == "w4a16_mxfp4"
+        reasons = {"mxfp4": has_mxfp4 and device.compute_capability < 9, "attention_groups": 1 < tensor < ranks}
+        return next((refusal(name) for name, holds in reasons.items() if holds), None)
+    checkpoint, kinds = arithmetic_of(decoder, deployment.dtype)
+    parts = max(ranks // deployment.expert_parallel, 1)
+    routed = {"experts": (decoder.expert_inter, parts), "shared.gate_up_proj": (decoder.shared_inter, tensor)}
+    for layer, kind in enumerate(kinds):
+        products = {"gate_up_proj": (kind.inter, tensor)} | (routed if kind.routes else {})
+        for name, (width, parts) in products.items():
+            if width % (parts * FP8_BLOCK) and checkpoint.product_dtype(name, layer) == "fp8_block":
+                return refusal("blocks", name=name, width=width, parts=parts, block=FP8_BLOCK)
+    return None
+
+
+def _remarks(device: Gpu, steps: ServerSteps) -> Iterator[str]:
+    """Yield the notes about the kernels of a framework in a configuration."""
     if steps.floored_problems:
-        yield f"{device.name}, {library}: {floor_note(steps.floored_problems)}; other frameworks' times replace them"
+        yield f"{floor_note(steps.floored_problems)}; other frameworks' times replace them"
     if steps.unmeasured_share > MAX_UNMEASURED_SHARE:
-        yield f"{device.name}, {library}: unmeasured kernels are timed from other GPUs, with errors of held-out GPUs"
+        yield "unmeasured kernels are timed from other GPUs, with errors of held-out GPUs"
     if steps.all_reduce_source and not device.link_gbs:
         is_measured = steps.all_reduce_source not in SOURCES_WITHOUT_GPU_DATA
         source = "measurements of one machine" if is_measured else "the datasheet"
-        yield f"{device.name}: its only known link is PCIe; all-reduce times are from {source}; machines differ"
+        yield f"the only known link is PCIe; all-reduce times are from {source}; machines differ"
 
 
 def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:

@@ -52,7 +52,7 @@ def test_a_checkpoint_is_found_in_the_cache_of_the_hub_or_in_a_folder(tmp_path: 
         folder.mkdir(parents=True)
         folder.joinpath("config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     os.utime(old / "config.json", (0, 0))
-    assert find_model("acme/big-1.5").parent == new and read_decoder("acme/big-1.5").name == "Big-1.5"
+    assert find_model("acme/big-1.5").parent == new and read_decoder("acme/big-1.5").name == "acme/big-1.5"
     repository.joinpath("refs").mkdir()
     repository.joinpath("refs", "main").write_text("old\n", encoding="utf-8")
     assert find_model("acme/big-1.5").parent == old and find_model("acme/big-1.5-fp8") == Path("acme/big-1.5-fp8")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.bundled import NETWORKS
-from surrogate.features.errors import InputError, as_parameters, naming_options
+from surrogate.features.errors import InputError, naming_options
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
@@ -23,6 +23,7 @@ from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_step import Requests, Step
+from surrogate.network.memory import usable_bytes
 from surrogate.network.network import Network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, Targets, pareto, pareto_figure, serving_page
@@ -133,7 +134,7 @@ def test_a_misfit_within_the_whole_memory_names_the_share_of_the_server() -> Non
         "concurrency": 8,
         "libraries": "sglang",
     }
-    assert "(--gpu-memory-utilization)" in serve(DEEPSEEK, tensor_parallel=4, **load).verdict
+    assert "(--utilization)" in serve(DEEPSEEK, tensor_parallel=4, **load).verdict
 
 
 def test_a_result_has_json_text_page_and_table(servers: Serving) -> None:
@@ -149,7 +150,7 @@ def test_a_result_has_json_text_page_and_table(servers: Serving) -> None:
     assert len(table.records) == sum(row.fits for row in servers.rows) < len(servers.rows)
     text = table.text(200)
     assert "TP1 does not fit h100-sxm in bf16, cache bf16: it needs 13" in text
-    assert "; it fits on 2 GPUs" in text and "TP: GPUs that share every layer" in text and "EP:" not in text
+    assert "; it fits as TP2" in text and "TP: GPUs that share every layer" in text and "EP:" not in text
     assert len(servers.table(MAX_ROWS).records) == MAX_ROWS
 
 
@@ -190,7 +191,7 @@ def test_if_nothing_fits_the_verdict_suggests_more_gpus() -> None:
     found = serve(DEEPSEEK, gpu="h100-sxm", input=64, output=8, tpot_ms=9, choices=Choices(gpus=2, libraries="vllm"))
     assert not found.fits and found.best is None
     assert "nothing fits" in found.verdict and "try --gpus 16" in found.verdict
-    assert as_parameters(found.verdict) in repr(found) and len(found.table().records) == 1
+    assert "a smaller dtypes, or another gpu" in repr(found) and len(found.table().records) == 1
     assert {found.to_dict()["rows"][0][name] for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")} == {None}
 
 
@@ -288,8 +289,22 @@ def test_a_cached_prefix_shortens_prompts_and_keeps_decoding() -> None:
 
 
 @cases(__file__)
-def test_the_command_starts_the_first_configuration(config: str, options: dict[str, Any], launch: str) -> None:
+def test_the_command_starts_the_first_configuration(config: Any, options: dict[str, Any], launch: str) -> None:
+    config = json.loads(SMALL.read_bytes()) | config if isinstance(config, dict) else config
     assert serve(config, **{**SHORT, **options}).launch == launch
+
+
+def test_values_may_be_texts_with_commas_and_whole_floats() -> None:
+    """Without ``kv_dtypes``, the cache has an unquantised type of the products."""
+    found = serve(SMALL, **SHORT, libraries="vLLM", dtypes="fp16, FP8", concurrency=1000.0, gpus=2.0, tensor_parallel=1)
+    assert {(row.dtype, row.kv_dtype) for row in found.rows} == {("fp16", "fp16"), ("fp8", "bf16")}
+    assert {type(row.concurrency) for row in found.rows} == {int}
+
+
+def test_a_smaller_share_of_the_memory_has_fewer_running_requests() -> None:
+    options: dict[str, Any] = {**SHORT, "libraries": "vllm", "tensor_parallel": 1, "concurrency": 20_000, "gpus": 1}
+    full, half = (serve(SMALL, **options, utilization=share).rows[0] for share in (0.9, 0.45))
+    assert full.memory_gib - half.memory_gib == pytest.approx(0.45 * usable_bytes(gpu("h100-sxm")) / 2**30, rel=0.01)
 
 
 def test_gpus_without_a_price_are_listed_last() -> None:
