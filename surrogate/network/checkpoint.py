@@ -188,8 +188,7 @@ def read_checkpoint(path: Path, config: Json, base_dtype: str) -> Checkpoint:
     method = _method(quant)
     try:
         if method not in READERS:
-            no_object = f"{repr(quant)[:40]} is no object with a quant_method, which is"
-            found = f"quant_method {method!r} is not" if isinstance(quant, dict) else no_object
+            found = f"quant_method {method!r} is not" if isinstance(quant, dict) else f"{quant!r:.40}: no quant_method,"
             raise _UnmeasuredError(f"{found} one of {', '.join(sorted(filter(None, READERS)))}")
         rules = READERS[method]({"expert_dtype": text.get("expert_dtype"), **_object(quant)})
         return Checkpoint(base_dtype, model_type, rules, method=method or "")

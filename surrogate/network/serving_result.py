@@ -378,8 +378,7 @@ def pareto_figure(rows: Sequence[ServerRow]) -> str | None:
             front = [(row.tokens_per_s_per_user, row.tokens_per_s_per_gpu) for row in pareto(rows_of_gpu)]
             axis.plot(*zip(*points, strict=True), ".", color=styles[name].colour, alpha=0.35, markersize=3)
             lines += axis.plot(*zip(*front, strict=True), **styles[name].line, markersize=3)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        axis.set(xscale="log", yscale="log")
         number_axes(axis.xaxis, axis.yaxis)
         axis.set(xlabel="tokens/s and user, log scale", ylabel="tokens/s and GPU, log scale")
         legend(figure, lines, names)

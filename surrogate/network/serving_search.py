@@ -27,9 +27,9 @@ from surrogate.network.serving_result import MAX_ROWS, PARAMETERS, ServerRow, Se
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that the search tries by default."""
-COUNTS = ("concurrency", "tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel", "gpus")
-"""Fields of `Choices` that are whole numbers."""
-MAX_USERS = 1_000_000
+WAYS = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "attention_parallel")
+COUNTS = {"concurrency": 1_000_000, **dict.fromkeys((*WAYS, "gpus"), MAX_INT32)}
+"""Fields of `Choices` that are whole numbers → their maximum."""
 SPLITS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
 """Fields of a `Deployment` that a `ServerRow` has, too."""
 UNPACKED_TYPES = {"fp8": "int8_wo", "fp8_block": "int8_wo"}
@@ -101,8 +101,8 @@ class Choices:
         if not values and getattr(self, name) != ():
             raise InputError(f"seer serving: no value in {name}; give one, or leave it out")
         if name in COUNTS:
-            limits = {"maximum": MAX_USERS if name == "concurrency" else MAX_INT32}
-            return tuple(checked_int("seer serving", f"--{name.replace('_', '-')}", each, **limits) for each in values)
+            option = f"--{name.replace('_', '-')}"
+            return tuple(checked_int("seer serving", option, each, maximum=COUNTS[name]) for each in values)
         return tuple(setting("dtype", value) for value in values) if name.endswith("dtypes") else values
 
     def checked(self) -> "Choices":
@@ -113,7 +113,7 @@ class Choices:
         for kind, several, allowed in (("library", "libraries", FRAMEWORKS), ("dtype", "dtypes", ELEMENTS)):
             for name in self.values_of(several):
                 check_choice(kind, name, allowed)
-        several = ("libraries", "kv_dtypes", "dtypes", *COUNTS[:-1])
+        several = ("libraries", "kv_dtypes", "dtypes", "concurrency", *WAYS)
         return replace(self, **{name: self.values_of(name) for name in several}, gpus=self.values_of("gpus")[0])
 
     def plans(self, decoder: Decoder, device: Gpu) -> Iterator[ReplicaPlan]:
@@ -152,7 +152,7 @@ class Choices:
 
     def missing_notes(self, plans: Sequence[ReplicaPlan]) -> Iterator[str]:
         """Yield a note for each requested number that no plan has."""
-        for name in COUNTS[:-1]:
+        for name in ("concurrency", *WAYS):
             key = name.replace("attention_", "data_")
             planned = {plan.users if name == "concurrency" else getattr(plan.setup.deployment, key) for plan in plans}
             for number in dict.fromkeys(number for number in self.values_of(name) if number not in planned):
