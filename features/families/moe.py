@@ -61,8 +61,8 @@ def _drawn(exponent: float, tokens: int, topk: int, experts: int, ranks: int) ->
     share = np.exp(np.log1p(_uniform(experts) * np.expm1(a * log_range)) / a if a else _uniform(experts) * log_range)
     loads = np.rint(share * (pairs / share.sum(axis=1, keepdims=True)))
     # Correct the sum after rounding: add 1 to each of the largest loads, or subtract the surplus from the largest load.
-    # Of equal loads the first counts as the largest: keys order the loads by size, then by position.
-    keys = loads * experts - np.arange(experts)
+    # Of equal loads the one with the largest share before rounding counts as the largest.
+    keys = loads + _uniform(experts)
     ordered = np.sort(keys, axis=1)
     missing = pairs - loads.sum(axis=1, keepdims=True)
     first = np.clip(experts - missing, 0, experts - 1).astype(np.int64)

@@ -383,9 +383,9 @@ def is_tuned(frame: pd.DataFrame, family: Family) -> np.ndarray:
     long = rows[roofline_us > _RULES.long_roofline_us].groupby(candidate, observed=True)["ratio"]
     low = long.quantile(_RULES.tuned_quantile)
     never = low[low > _RULES.floor_ratio * low.groupby(["gpu", "dtype"], observed=True).transform("min")]
-    any_law = [name for name in run if name != "routing"]
-    laws = rows[(rows["routing"] != BALANCED).to_numpy()].groupby([*any_law, "tokens"], observed=True)["time_us"]
-    differs = (laws.max() / laws.min()).groupby(any_law, observed=True).median() > _RULES.untuned_ratio
+    any_routing = [name for name in run if name != "routing"]
+    drawn = rows[(rows["routing"] != BALANCED).to_numpy()].groupby([*any_routing, "tokens"], observed=True)["time_us"]
+    differs = (drawn.max() / drawn.min()).groupby(any_routing, observed=True).median() > _RULES.untuned_ratio
     share = differs.groupby(candidate, observed=True).mean()
     by_chance = share[share > _RULES.untuned_share]
     # 2. Slow runs of the latter: a run's median over tokens. Runs are in the order of their work.
