@@ -17,6 +17,7 @@ How the sample's rows are read:
 - If a row names more GPUs than a node has, and as many ranks of tensor and expert parallelism, then the product of both
   was written instead of the number of GPUs. 64 means 8 GPUs with different experts each. The same holds for
   data-parallel attention.
+- vLLM and SGLang do not load parts of fp8 blocks. If a row names such parts, its GPUs have different experts instead.
 - A model that does not fit, or that cannot be divided in this way, is not judged.
 """
 
@@ -42,6 +43,7 @@ from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Dep
 from surrogate.network.language_config import read_decoder
 from surrogate.network.predict import SERVERS
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
+from surrogate.network.serving_search import FP8_BLOCK
 
 NAMES = own_settings(__file__)
 FLOAT4 = "w4a8_mxfp4_mxfp8"
@@ -109,6 +111,10 @@ def _row(entry: Any, configs: Path) -> Row:
     is_cached_in_fp8 = entry.backend == "trtllm" and (dtype or own) not in ("bf16", "w4a16_mxfp4")
     deployment = _deployment(entry, NVLINK_DOMAINS.get(name, NVLINK_GPUS), bool(decoder.experts))
     deployment = replace(deployment, dtype=dtype, kv_dtype="fp8" if is_cached_in_fp8 else None)
+    parts = deployment.ranks // deployment.expert_parallel
+    is_split = entry.backend != "trtllm" and decoder.expert_inter % (FP8_BLOCK * parts)
+    if is_split and decoder.main_dtype(dtype) == "fp8_block":
+        deployment = replace(deployment, expert_parallel=deployment.ranks)
     return Row(decoder, name, entry.backend, Setup(deployment, int(entry.users)), Load(int(entry.isl), int(entry.osl)))
 
 
