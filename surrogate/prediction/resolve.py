@@ -209,7 +209,8 @@ class Resolver:
             return {each.gpu for each in settings if each.setting_values == setting and library in (None, each.library)}
 
         own, others = gpus(values), gpus(other)
-        is_better = gpu_name not in own if gpu_name in others else not own and others
+        # Tiled products of both types take the same time on every GPU. Other families have models for the other type.
+        is_better = gpu_name not in own if gpu_name in others else family.tiled_kinds and not own and others
         return question._replace(setting_values=other) if is_better else question
 
     def family_model(self, question: Question) -> FamilyModel:
@@ -683,13 +684,17 @@ def _measured_keys(
     """Return the keys that were measured in the setting on this GPU, else on the most similar GPUs.
 
     An unmeasured setting has the keys of the measured one with the most equal values. An unmeasured quantised type has
-    the keys of bf16. Keys of requested algorithms are kept if any GPU ran them; the second value has their names.
+    the keys of bf16, and an unmeasured half type has all keys. Keys of requested algorithms are kept if any GPU ran
+    them; the second value has their names.
     """
     domain, values = family_model.domain, question.setting_values
     half = tuple("bf16" if value in QUANTISED else value for value in values)
     settings = sorted({key.setting_values for key in domain.settings if key.library == library})
+    is_unmeasured_half = any(value in HALF and all(value not in each for each in settings) for value in values)
     nearest_setting = max(
-        settings, key=lambda each: (sum(map(eq, each, values)), sum(map(eq, each, half))), default=values
+        [] if is_unmeasured_half else settings,
+        key=lambda each: (sum(map(eq, each, values)), sum(map(eq, each, half))),
+        default=values,
     )
     gpus_and_algorithms = family_model.support.algorithms(library, nearest_setting)
     measured = similar.evidence(lambda group: {algorithm for name, algorithm in gpus_and_algorithms if name in group})
