@@ -28,7 +28,7 @@ from surrogate.features.families.pool import MaxPool, MaxPoolBackward
 from surrogate.features.problem import ConvColumns
 from surrogate.features.terms import out_h, out_w
 from surrogate.models.base import TimeModel
-from surrogate.models.linear import relative_fit
+from surrogate.models.least_squares import relative_fit
 from surrogate.models.seer.trees import tuned_tree
 
 NARROW = 128

@@ -120,7 +120,7 @@ def fit_call_costs(tables: "Iterable[Rows]") -> dict[CallKey, CallCost]:
     import pandas as pd
 
     from surrogate.dataset.problems import device_names, row_groups
-    from surrogate.models.linear import relative_fit
+    from surrogate.models.least_squares import relative_fit
 
     parts = []
     for rows in tables:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surrogate.models.json_types import from_json_types, to_json_types
-from surrogate.models.linear import relative_fit, relative_loss
+from surrogate.models.least_squares import relative_fit, relative_loss
 from surrogate.models.seer.fits import FormFit
 
 TERMS = np.column_stack([np.geomspace(1e3, 1e12, 40), np.tile([1.0, 5.0, 30.0, 2.0], 10), np.ones(40)])

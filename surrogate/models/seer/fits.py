@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from surrogate.models.json_types import Number
-from surrogate.models.linear import relative_fit
+from surrogate.models.least_squares import relative_fit
 from surrogate.models.seer import physics
 from surrogate.models.seer.physics import GEMM_P, Sizes, Terms, TilePredictor, launched_blocks, term_matrix, tree_inputs
 from surrogate.models.seer.trees import Tree, tuned_tree

@@ -19,7 +19,7 @@ from surrogate.features.terms import MECHANISM_TERMS, TILES, KernelTerms, Sized,
 from surrogate.models.base import SearchRange, TimeModel
 from surrogate.models.baselines import MIN_US
 from surrogate.models.json_types import Number
-from surrogate.models.linear import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
+from surrogate.models.least_squares import GroupLevel, fitted_groups, key_columns, relative_fit, relative_loss
 from surrogate.models.seer import physics
 from surrogate.models.seer.fits import BUCKETS
 from surrogate.models.seer.physics import UNDER_UTILISED, gemm_p_tile, require_convolutions, roofline_class
