@@ -32,7 +32,7 @@ from tests.known import cases
 from tests.test_docs import blocks
 
 LLAMA, SMALL, DEEPSEEK = NETWORKS["llama-3.3-70b"], NETWORKS["llama-3.1-8b"], NETWORKS["deepseek-v3"]
-PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "surrogate" / "network" / "SERVING.md"
 MEASURED: dict[str, Any] = {"memory_bytes": 1.0, "fits": True, "half_width": 0.0, "floored_problems": ()}
 MEASURED |= {"parts": {"products": 0.7, "prompts": 0.3}}
 SHORT: dict[str, Any] = {"gpu": "h100-sxm", "input": 64, "output": 8}
