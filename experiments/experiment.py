@@ -4,9 +4,9 @@
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,14 @@ HOME = Path(__file__).resolve().parent
 class ExperimentResult:
     """The result of an experiment.
 
-    ``table`` has plain columns. ``figure`` is SVG text (None: no figure). ``answer`` is a sentence or two.
+    ``table`` has plain columns. ``figure`` is SVG text (None: no figure). ``answer`` is a sentence or two. ``further``
+    holds more tables by the names of their files.
     """
 
     table: pd.DataFrame
     figure: str | None
     answer: str
+    further: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,12 @@ def columns_first(table: pd.DataFrame, *first: str) -> pd.DataFrame:
 
 
 def write_outcome(name: str, outcome: ExperimentResult, home: Path = HOME) -> None:
-    """Write ``tables/NAME.csv`` (six significant digits) and ``figures/NAME.svg``, both atomically."""
+    """Write ``tables/NAME.csv`` (six significant digits), further tables and ``figures/NAME.svg``, atomically."""
     for folder in ("tables", "figures"):
         (home / folder).mkdir(parents=True, exist_ok=True)
-    text = outcome.table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    write_text(home / "tables" / f"{name}.csv", text)
+    for title, table in {name: outcome.table, **outcome.further}.items():
+        text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+        write_text(home / "tables" / f"{title}.csv", text)
     drawn = home / "figures" / f"{name}.svg"
     if outcome.figure is None:
         drawn.unlink(missing_ok=True)  # a figure of an earlier run must not remain
