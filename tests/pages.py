@@ -90,14 +90,13 @@ def models() -> str:
 
 
 def what_ifs() -> str:
-    """Return a row for each what-if: its help, its value, the evidence of its error, and the interval."""
+    """Return a row for each what-if: its help, its value and its interval."""
     rows = []
     for name, rule in WHAT_IF_RULES.items():
         error = rule.evidence and rule.evidence.error
         interval = f"±{100 * error:g} % of the time touched" if error else rule.evidence and rule.evidence.interval
-        evidence = rule.evidence and rule.evidence.text
-        rows.append((f"`{name}`", rule.help, str(rule.value or ""), str(evidence), str(interval)))
-    return table(("what-if", "what it does", "N [without one]", "evidence", "interval"), rows)
+        rows.append((f"`{name}`", rule.help, str(rule.value or ""), str(interval)))
+    return table(("what-if", "what it does", "N [without one]", "interval"), rows)
 
 
 def formats() -> str:
