@@ -80,7 +80,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     table = columns_first(pd.concat(parts, ignore_index=True), "data", "variant")
     xlabel, arms = f"median error less that of {FULL}, percentage points", ("error_change_low", "error_change_high")
     figure = dots(table[table["variant"] != FULL], "variant", "data", "error_change_pct", xlabel, arms=arms)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def _tables(sources: Sources, effort: Effort) -> Iterator[tuple[str, Rows, list[Round], str]]:
@@ -150,31 +150,6 @@ def median_change(
     draws = [verdicts.median_draws(error, shape) for error in errors]
     low, high = np.quantile(draws[0] - draws[1], [0.025, 0.975])
     return ConfidenceInterval(float(low), float(np.median(errors[0]) - np.median(errors[1])), float(high))
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return per table the full model and the variants with a significant change of error or slowdown, largest
-    first."""
-    sentences = []
-    for label, part in table.groupby("data", sort=False):
-        part = part.set_index("variant")
-        full = part.loc[FULL]
-        sentence = f"{label}: {FULL} {verdicts.percent(full['median_error_pct'])}"
-        if np.isfinite(full["slowdown_macro"]):
-            within = verdicts.interval(full["ci_low"], full["ci_high"])
-            sentence += f", picks at {verdicts.ratio(full['slowdown_macro'])} {within}"
-        for kind in ("error", "slowdown"):
-            sentence += f"; {kind} changes beyond chance with {verdicts.listing(_significant(part, kind))}"
-        sentences.append(sentence)
-    return ". ".join(sentences) + "."
-
-
-def _significant(part: pd.DataFrame, kind: str) -> list[str]:
-    """Return the variants whose paired interval excludes zero, the largest change first."""
-    low, high = part[f"{kind}_change_low"], part[f"{kind}_change_high"]
-    significant = part[(low > 0) | (high < 0)]
-    order = significant[f"{kind}_change_pct"].abs().sort_values(ascending=False).index
-    return [f"{label} ({significant.loc[label, f'{kind}_change_pct']:+.1f})" for label in order]
 
 
 EXPERIMENT = program(run, "cudnn", "partial", "mi210")

@@ -1,4 +1,4 @@
-"""Run every experiment in a process of its own, several at a time, and write the results table of README.md."""
+"""Run every experiment in a process of its own, several at a time, and record commands and times of the runs."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from experiments.catalogue import ALONE, NAMES, experiment, table_row, update_readme
+from experiments.catalogue import ALONE, NAMES, experiment, record_times
 from experiments.experiment import HOME, SKIPPED, in_one_line, read_sources, shared_options
 from surrogate.features.errors import InputError, nearest
 
@@ -20,11 +20,11 @@ PROJECT = HOME.parent
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The result of one experiment's process: exit status, standard output (the answer), standard error, seconds."""
+    """The result of one experiment's process: exit status, standard output, standard error, seconds."""
 
     name: str
     status: int
-    answer: str
+    output: str
     complaint: str
     seconds: float
 
@@ -56,19 +56,18 @@ def main(
     places = ["--data", str(data.resolve()), "--out", str(out.resolve())]
     for name, path in sources.others.items():
         places += ["--use", f"{name}={path.resolve()}"]
-    rows = {}
+    runs = {}
     for done in run_all(names, [*options, *places], jobs):
         if done.status:
             lines = done.complaint.strip().splitlines() or [f"{done.name}: exit status {done.status}"]
             click.echo(lines[-1], err=True)
             continue
         command = " ".join([f"python -m experiments.{done.name}", *options, *uses])
-        drawn = (out / "figures" / f"{done.name}.svg").is_file()
-        rows[done.name] = table_row(done.name, command, done.seconds, drawn, done.answer)
-        click.echo(f"{done.name} ({done.seconds:.0f} s): {done.answer}")
+        runs[done.name] = (command, done.seconds)
+        click.echo(f"{done.name} ({done.seconds:.0f} s):\n{done.output}\n")
     with in_one_line("experiments"):
-        update_readme(out / "README.md", rows)
-    sys.exit(SKIPPED if len(rows) < len(names) else 0)
+        record_times(out / "tables" / "run_times.csv", runs)
+    sys.exit(SKIPPED if len(runs) < len(names) else 0)
 
 
 def chosen(only: str) -> list[str]:

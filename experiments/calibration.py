@@ -10,7 +10,6 @@ them to out/.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.todays_kernels import TABLES
 from experiments.todays_verdicts import choice_record
-from experiments.verdicts import error_record, percent, ratio
+from experiments.verdicts import error_record
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import average_costs, train
 from surrogate.dataset.problems import device_names, evaluation_rows, shape_names
@@ -84,7 +83,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table[table["measured"] > 0]
     x, y = Axis("measured", "measured problems", log=True), Axis("median_error_pct", "median error, %")
     figure = curves(drawn, x, y, "chosen", "cell")
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def _new_gpus(sources: Sources, effort: Effort) -> Iterator[NewGpu]:
@@ -192,44 +191,6 @@ def _verdict(new: NewGpu, bundle: Bundle, among: np.ndarray) -> dict[str, float]
         log_slowdown = np.where(choice.chosen, np.log(choice.slowdown), np.nan)
         record |= choice_record(log_slowdown, rows.shape[chosen[first]])
     return {**record, "answered": float(np.isfinite(times_us[rows.ok]).mean())}
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the best ranking before a measurement, and the effect of calibrations on the median cell."""
-    before = table[table["measured"] == 0]
-    unmeasured = before.pivot_table(index="cell", columns="chosen", values="slowdown", sort=False)
-    best = unmeasured[[*SOURCE_NAMES.values()]].min(axis=1)
-    answered = unmeasured[ANSWERS]
-    cells = answered.index[answered > WORSE * best]
-    worse = ", ".join(f"{cell} {ratio(answered[cell])} for {ratio(best[cell])}" for cell in cells)
-    sentences = [
-        f"On {len(answered) - len(cells)} of {len(answered)} GPUs × families, the answers before a measurement choose"
-        f" within {WORSE - 1:.0%} of the better of model and average rank{worse and f'; else {worse}'}"
-    ]
-    if SHAPES_KNOWN in unmeasured:
-        without_both = table[table["chosen"] == SHAPES_KNOWN]
-        figures = "; ".join(f"{row['cell']} {_figures(row)}" for row in without_both.to_dict("records"))
-        sentences.append(f"If GPUs of the same architecture were measured in the judged shapes: {figures}")
-    rows = table[(table["chosen"] == ANSWERS) | (table["measured"] > 0)]
-    medians = rows.groupby(["measured", "chosen"], sort=False)[[*FIGURES]].median().reset_index()
-    steps = (f"{row['measured'] or ''} {row['chosen']} {_figures(row)}".strip() for row in medians.to_dict("records"))
-    sentences.append(f"Median / p90 error and slowdown in the median cell: {'; '.join(steps)}")
-    drawn = table[table["measured"] > 0]
-    worse_cells = [
-        f"{row['cell']} {row['measured']} {row['chosen']} ({row['worse']})"
-        for row in drawn[drawn["worse"].fillna("") != ""].to_dict("records")
-    ]
-    count = sum(text.count(",") + 1 for text in worse_cells)
-    of = f"{count} of {len(drawn) * len(FIGURES)} figures"
-    sentences.append(
-        f"Worse than before by more than {WORSE - 1:.0%}: {of}{': ' * bool(worse_cells)}{'; '.join(worse_cells)}"
-    )
-    return ". ".join(sentences) + "."
-
-
-def _figures(row: Mapping[Any, Any]) -> str:
-    error = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
-    return f"{error}, {ratio(row['slowdown'])}"
 
 
 EXPERIMENT = program(run, *CONVOLUTIONS, choices=("conv", *TODAYS))

@@ -11,7 +11,6 @@ import pandas as pd
 
 from experiments.experiment import HOME, Effort, ExperimentResult, program
 from experiments.sources import FORWARD, Sources, own_settings
-from experiments.verdicts import interval, percent, ratio, reported_models
 from surrogate import compare
 from surrogate.dataset.problems import shape_names
 from surrogate.evaluation.compare import Compared
@@ -19,8 +18,7 @@ from surrogate.evaluation.scorecard import FIRST_TEN, ORACLE, is_heuristic
 from surrogate.features.families import CONV
 from surrogate.report.charts import dots
 from surrogate.report.figures import MIN_EXCESS
-from surrogate.report.results import Results, choice_rows, is_reference, references, time_rows
-from surrogate.report.tables import interval_change
+from surrogate.report.results import Results, choice_rows, references, time_rows
 
 PARTS = own_settings(__file__)
 """Comparison → its label, its sources (the first one is judged), its rows, and its options."""
@@ -55,7 +53,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     excess = {name: (100 * (table[name] - 1)).clip(lower=100 * MIN_EXCESS) for name in CHOICES[:3]}
     label = "slowdown over the fastest algorithm, %"
     figure = dots(table.assign(**excess), "model", "judged", CHOICES[0], label, arms=CHOICES[1:3], log=True)
-    return ExperimentResult(table, figure, answer(table), tables)
+    return ExperimentResult(table, figure, further=tables)
 
 
 def compared(name: str, sources: Sources, effort: Effort) -> Compared:
@@ -134,24 +132,6 @@ def with_stored(table: pd.DataFrame, name: str, only: Sequence[str]) -> pd.DataF
         table = pd.concat([table, others[~others["judged"].isin(table["judged"])]])
     order = {part["judged"]: index for index, part in enumerate(PARTS.values())}
     return table.sort_values("judged", key=lambda labels: labels.map(order), kind="stable", ignore_index=True)
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return per comparison the slowdown of the best model and of the reported ones, and their differences."""
-    texts = []
-    for label, part in table.groupby("judged", sort=False):
-        models = {row["model"]: row for row in part.to_dict("records") if not is_reference(row["model"])}
-        figures = []
-        for name in reported_models(min(models, key=lambda model: models[model]["slowdown_macro"]), models):
-            row = models[name]
-            text = f"{name} {ratio(row['slowdown_macro'])} {interval(row['ci_low'], row['ci_high'])}"
-            for column, (_, other) in PAIRED.items():
-                if np.isfinite(row[column]):
-                    low, middle, high = (row[f"{column}{end}"] / 100 for end in ("_low", "", "_high"))
-                    text += f", {interval_change((low, middle, high))} % to {other}"
-            figures.append(f"{text}, median error {percent(row['median_error_pct'])}")
-        texts.append(f"{label}: {'; '.join(figures)}")
-    return ". ".join(texts) + "."
 
 
 EXPERIMENT = program(run, *{name: name for part in PARTS.values() for name in part["sources"]}, choices=tuple(PARTS))

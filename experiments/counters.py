@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.held_out import Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import Sources, own_settings
-from experiments.verdicts import error_record, listing, percent
+from experiments.verdicts import error_record
 from surrogate import Dataset, gpu
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import Rows
@@ -67,7 +67,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table.assign(kernel=table["kernels"] + padded)[table["part"] == "FLOPs"]
     xlabel, arms = "FLOPs of the terms over counted FLOPs", ("ratio_p5", "ratio_p95")
     figure = dots(drawn, "kernel", "source", "ratio_median", xlabel, arms=arms, log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def layer_kernels(folder: Path) -> pd.DataFrame:
@@ -244,27 +244,6 @@ def seer_times(rows: Rows, tile: str, rounds: list[Round]) -> np.ndarray:
             fit = FormFit.of(tuple(matrix[learn].T), rows.time_us[learn])
             predicted[holdout] = fit.predict(tuple(matrix[holdout].T))
     return predicted
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the FLOPs of the convolutions' kernels, the errors of SEER's formula and time forms, and the missing
-    data."""
-    kernels = table["kernels"].str.contains("GEMM|winograd") & table["ratio_median"].notna()
-    ratios = [
-        f"{row['kernels']}{'' if row['compared'] == 'terms' else ', padded,'} {row['ratio_median']:.2f}"
-        f" [{row['ratio_p5']:.2f}, {row['ratio_p95']:.2f}] (n = {row['n']})"
-        for _, row in table[kernels].iterrows()
-    ]
-    formula = table[(table["part"] == "instructions per block") & (table["compared"] == FORMULA)]
-    times = table[table["part"] == "time"].set_index("compared")
-    return (
-        f"FLOPs of the terms over counted ones, median and 5–95 %: {'; '.join(ratios)}. On held-out shapes SEER's"
-        f" instruction formula is {percent(formula['median_error_pct'].max())} off in the median, and the times of"
-        f" {times['n'].max()} problems are off by "
-        + listing([f"{percent(value)} ({name})" for name, value in times["median_error_pct"].items()])
-        + "; classes and DRAM trees of seer-paper stay unjudged: no public table here has DRAM counters, or"
-        " utilisations of fp32 convolutions."
-    )
 
 
 EXPERIMENT = program(run, "cudnn", "partial", "layer_counts", "kernel_counts")

@@ -14,7 +14,6 @@ import pandas as pd
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
 from experiments.tuning import RANDOM, Target, available, proposals
-from experiments.verdicts import ratio
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
 from surrogate.dataset.splits import fold_of_names
@@ -97,7 +96,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table.assign(panel=f"{found['shape'].nunique()} shapes held out")
     x = Axis("evaluations", "configurations tried", log=True)
     figure = curves(drawn, x, Axis("slowdown_macro", "best of them / optimum", log=True), "method", "panel")
-    return ExperimentResult(table, figure, answer(table, measured, found["shape"].nunique()))
+    return ExperimentResult(table, figure)
 
 
 def played(data: Dataset, measured: Measured, fold: int, effort: Effort) -> pd.DataFrame:
@@ -177,20 +176,6 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(records)
-
-
-def answer(table: pd.DataFrame, measured: Measured, shapes: int) -> str:
-    """Return the slowdown of the pick and of the best of three for every method."""
-    rows = table.set_index(["method", "evaluations"])
-    texts = []
-    for method in table["method"].unique():
-        first, three = rows.loc[(method, 1)], rows.loc[(method, 3)]
-        interval = f"[{ratio(first['ci_low'])}, {ratio(first['ci_high'])}]"
-        texts.append(f"{method} {ratio(first['slowdown_macro'])} {interval} and {ratio(three['slowdown_macro'])}")
-    return (
-        f"Slowdown of the pick and of the best of three on {shapes} shapes held out, {len(measured.values)} "
-        f"configurations, noise {100 * measured.noise:.1f} %: {'; '.join(texts)}."
-    )
 
 
 EXPERIMENT = program(run, "cpu_matmul")

@@ -1,6 +1,7 @@
 """An experiment: its question, the files it needs, the effort of a run, and the shared command line.
 
-``python -m experiments.NAME [--quick] [--data DIR] …`` writes a table and a figure and prints the answer.
+``python -m experiments.NAME [--quick] [--data DIR] …`` writes a table and a figure, and prints the tables that
+the pages show of it.
 """
 
 import sys
@@ -80,20 +81,20 @@ def seeded(cls: type[TimeModel], seed: int) -> TimeModel:
 
 
 HOME = Path(__file__).resolve().parent
-"""Folder of tables/, figures/ and README.md."""
+"""Folder of tables/ and figures/."""
 
 
 @dataclass(frozen=True)
 class ExperimentResult:
     """The result of an experiment.
 
-    ``table`` has plain columns. ``figure`` is SVG text (None: no figure). ``answer`` is a sentence or two. ``further``
-    holds more tables by the names of their files.
+    ``table`` has plain columns. ``figure`` is SVG text (None: no figure). ``note`` says what is missing in this run.
+    ``further`` holds more tables by the names of their files.
     """
 
     table: pd.DataFrame
-    figure: str | None
-    answer: str
+    figure: str | None = None
+    note: str = ""
     further: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
@@ -181,7 +182,7 @@ def shared_options(command: Any) -> Any:
     """Add the options that one experiment and `experiments.all` share."""
     path = click.Path(path_type=Path)
     for option in (
-        click.option("--out", type=path, default=HOME, help="Folder of README.md, tables/ and figures/."),
+        click.option("--out", type=path, default=HOME, help="Folder of tables/ and figures/."),
         click.option("--seed", default=0, show_default=True, help="Seed of folds, samples and fits."),
         click.option("--use", multiple=True, metavar="NAME=FILE", help="Replace a source by another dataset."),
         click.option("--data", type=path, default=DEFAULT_FOLDER, help="Folder of the files."),
@@ -192,7 +193,7 @@ def shared_options(command: Any) -> Any:
 
 
 def run_script(experiment: Experiment, arguments: list[str] | None = None, choices: tuple[str, ...] = ()) -> None:
-    """Run one experiment as a program: the answer on standard output, progress on standard error.
+    """Run one experiment as a program: tables of the pages on standard output, progress on standard error.
 
     ``choices`` are the experiment's parts. Exit status 0; `SKIPPED` if a file is missing; 2 for a user's error.
     """
@@ -202,6 +203,8 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
     @click.option("--only", type=click.Choice(choices), multiple=True, hidden=not choices, help="Run only these parts.")
     def command(quick: bool, data: Path, use: tuple[str, ...], seed: int, out: Path, only: tuple[str, ...]) -> None:
         from tqdm import tqdm
+
+        from experiments.pages import shown
 
         with in_one_line(experiment.name):
             sources = read_sources(data, use)
@@ -217,7 +220,7 @@ def run_script(experiment: Experiment, arguments: list[str] | None = None, choic
 
                 outcome = experiment.run(sources, Effort(quick, seed, tick=tick, only=only))
             write_outcome(experiment.name, outcome, out)
-        click.echo(outcome.answer)
+        click.echo("\n\n".join(filter(None, (shown(experiment.name, out), outcome.note))))
 
     command.main(args=arguments, prog_name=f"python -m experiments.{experiment.name}")
 

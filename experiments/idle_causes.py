@@ -30,7 +30,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
                 times = {"own_ms": own.get(cause, 0.0), "other_ms": other.get(cause, 0.0)}
                 rows.append({"trace": plan["trace"], "rank": plan["worker"], "other": by, "cause": cause, **times})
     table = pd.DataFrame(rows)
-    return ExperimentResult(table, None, answer(table))
+    return ExperimentResult(table)
 
 
 def whole_trace_ms(profiled: Profile) -> dict[str, float]:
@@ -41,25 +41,6 @@ def whole_trace_ms(profiled: Profile) -> dict[str, float]:
     on_device = profiled.device_of == profiled.device
     sums = {"idle": profiled.idle_us[on_device], "host_wait": idle_us[late], "kernel_wait": idle_us[~late]}
     return {name: float(times.sum()) / 1e3 for name, times in sums.items()}
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the two main causes of each trace, and the largest differences from both other analyses."""
-    table = table.assign(off_ms=(table["own_ms"] - table["other_ms"]).abs())
-    by_hand, whole = (table[table["other"] == other] for other in (HAND, HTA))
-    texts, worst_pct = [], 0.0
-    for (trace, rank), rows in by_hand.groupby(["trace", "rank"], sort=False):
-        total = rows["own_ms"].sum()
-        worst_pct = max(worst_pct, 100 * rows["off_ms"].max() / total)
-        shares = (100 * rows.set_index("cause")["own_ms"] / total).nlargest(2)
-        causes = (f"{cause} {share:.0f} %" for cause, share in shares.items())
-        texts.append(f"{trace}, rank {rank}: {total:,.1f} ms, {', '.join(causes)}")
-    idle, category = (whole[(whole["cause"] == "idle") == is_idle]["off_ms"].max() for is_idle in (True, False))
-    return (
-        f"Idle time and its two main causes: {'; '.join(texts)}. By the same definitions, no cause differs from the one"
-        f" by hand by more than {worst_pct:.1f} % of the idle time. HolisticTraceAnalysis has the same idle times to"
-        f" {idle:.3f} ms and its categories to {category:.3f} ms; it names no operator, range or call."
-    )
 
 
 EXPERIMENT = program(run, *TRACES.values())

@@ -10,7 +10,6 @@ import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import POWER, RESNET, TRACES, Sources
-from experiments.verdicts import listing, percent
 from surrogate.report.charts import dots
 from surrogate.trace.events.tables import Trace
 from surrogate.trace.iteration.overheads import host_work, measure_overheads, pooled
@@ -36,7 +35,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table.dropna(subset=["alone_geomean_pct"])
     xlabel = "error of the iteration time, geometric mean of its size, %"
     figure = dots(drawn, "trace", "setting", "error_geomean_pct", xlabel, log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def measure(name: str, models: dict[str, list[Trace]], effort: Effort) -> list[dict[str, object]]:
@@ -120,30 +119,6 @@ def summed(name: str, setting: str, results: Sequence[IterationTimes], ranks: Se
 def geomean(errors: np.ndarray) -> float:
     """Return the geometric mean of absolute errors, each at least 0.01 %."""
     return float(np.exp(np.mean(np.log(np.maximum(np.abs(errors), 0.01)))))
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return every trace's errors under each setting: of the iteration, of the device's time, and of collectives."""
-    settings = table[table["setting"].isin((OWN, OTHERS, OTHER_OVERHEADS, PREDICTED))]
-    errors = settings["error_geomean_pct"].map(percent) + " (" + settings["alone_geomean_pct"].map(percent) + ")"
-    each = (settings["trace"] + " " + errors).groupby(settings["setting"]).apply(lambda rows: listing(list(rows)))
-    texts = [f"{setting}: {each[setting]}" for setting in (OWN, OTHERS, OTHER_OVERHEADS, PREDICTED) if setting in each]
-    active = []
-    for row in table[table["setting"] == PREDICTED].itertuples():
-        work, device = percent(row.work_geomean_pct), percent(row.device_geomean_pct)
-        waits = f", {device} with waits for other ranks" if work != device else ""
-        active.append(f"{row.trace} {work}{waits} ({percent(row.coverage_pct)} of it predicted)")
-    laws = [
-        f"{row.setting} {percent(row.error_median_pct)} in the median and {percent(row.error_max_pct)} at most"
-        for row in table[table["setting"].str.endswith(OTHER_SIZES)].itertuples()
-    ]
-    return (
-        "Errors of iteration times, geometric means over a trace's iterations, by our extended walk (by the published"
-        f" one), against {PUBLISHED_PCT} % published: {'; '.join(texts)}. Of the device's time, against"
-        f" {PUBLISHED_DEVICE_PCT} % published: {'; '.join(active)}. Errors of collectives: {listing(laws)}."
-        " The profiler's cost is in the extended walk alone; input loading counts as measured (up to"
-        f" {percent(table['input_share_pct'].max())} of an iteration); start-up is left out."
-    )
 
 
 EXPERIMENT = program(run, *TRACES.values())

@@ -66,26 +66,12 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
                 figures = measured([*peer["words"], path]) if there else {"note": f"{package} is not installed"}
                 records.append({**record, "command": peer["name"], **figures})
     table = pd.DataFrame(records)
-    return ExperimentResult(table, None, answer(table))
+    return ExperimentResult(table)
 
 
 def started(command: str, path: Path, out: Path) -> dict[str, Any]:
     """Return the figures of `measured` for one of our commands on the input at ``path``."""
     return measured([word.format(path=path, out=out, bundle=FOLDER / "cudnn7") for word in PLAN["words"][command]])
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return seconds and memory of every command and peer, with the goal if there is one."""
-    parts = []
-    for (command, unit), rows in table.groupby(["command", "unit"], sort=False):
-        runs = []
-        for row in rows.to_dict("records"):
-            load = f" beside {row['beside']}" if isinstance(row.get("beside"), str) else ""
-            bars = [f"{row['bar_s']:.0f} s"] * (row["bar_s"] > 0) + [f"{row['bar_mib']:.0f} MiB"] * (row["bar_mib"] > 0)
-            bar = f" (bar {', '.join(bars)})" if bars else ""
-            runs.append(f"{row['size']:,} {unit}{load} {row['seconds']:.1f} s and {row['peak_mib']:,.0f} MiB{bar}")
-        parts.append(f"{command}: {', '.join(runs)}.")
-    return " ".join(parts)
 
 
 @contextmanager

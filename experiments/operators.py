@@ -15,7 +15,7 @@ from experiments.held_out import Predictions, predict_rounds, rounds_by
 from experiments.operator_tables import read_operator_tables
 from experiments.other_operators import GradientRatio, SeerPolynomials
 from experiments.sources import Sources
-from experiments.verdicts import error_record, listing, percent
+from experiments.verdicts import error_record
 from surrogate.dataset.problems import newest_version
 from surrogate.dataset.rows import rows_by_family, rows_of
 from surrogate.models import DEFAULT_MODEL, TimeModel
@@ -39,7 +39,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     labels = overall.assign(name=overall["library"] + " " + overall["operator"])
     xlabel = "median error of times on unseen shapes, %"
     figure = dots(labels, "name", "model", "median_error_pct", xlabel, log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def held_out(
@@ -88,33 +88,6 @@ def _long(part: Predictions) -> pd.DataFrame:
     if "direction" in rows.family.settings:
         labels["operator"] += " " + rows.frame["direction"].reset_index(drop=True)
     return labels.assign(time_us=rows.time_us, shape=shape, **times)
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return medians over the operators of each library, and the baselines that win on their own rows."""
-    overall = table[table["gpu"] == "all"]
-    texts = []
-    for library, part in overall.groupby("library"):
-        default_errors = part[part["model"] == DEFAULT_MODEL]["median_error_pct"]
-        texts.append(f"{library} {percent(default_errors.median())} (worst operator {percent(default_errors.max())})")
-    others = overall[(overall["model"] != DEFAULT_MODEL) & (overall["n"] > 0)]
-    ahead = others[others["median_error_pct"] < others["default_same_rows_pct"]]
-    worse = [
-        f"{row.model} on {row.library} {row.operator} ({percent(row.median_error_pct)}"
-        f" against {percent(row.default_same_rows_pct)})"
-        for row in ahead.itertuples()
-    ]
-    products = [
-        f"{row.library} {row.operator} {percent(row.median_error_pct)}, {percent(row.p90_error_pct)} at the 90th"
-        f" percentile, against {percent(row.default_same_rows_pct)}"
-        for row in others[others["model"] == GemmInterpolation.name].itertuples()
-    ]
-    return (
-        f"Median error over operators, shapes never seen: {listing(texts)}; {DEFAULT_MODEL} is ahead of the baseline in"
-        f" {len(others) - len(ahead)} of {len(others)} comparisons on the same rows"
-        + (f"; behind {listing(worse)}." if worse else ".")
-        + (f" Lin et al.'s interpolation of products, in the median: {listing(products)}." if products else "")
-    )
 
 
 EXPERIMENT = program(run, *NEEDS)

@@ -9,7 +9,7 @@ import pandas as pd
 from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import cross_validate
 from experiments.sources import PAPER_BATCH, PAPER_MIN_US, Sources
-from experiments.verdicts import HEURISTIC, choice_verdicts, interval, percent, problem_picks, ratio, reported_models
+from experiments.verdicts import choice_verdicts, problem_picks
 from surrogate.evaluation.judge import WITHIN
 from surrogate.report.charts import dots
 
@@ -38,7 +38,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     figure = dots(drawn, "model", "series", "share", "picks over 10 % slower than the best, %")
     table = pd.concat([all_problems, error_rates(picks[paper]).assign(problems_of=PAPER)], ignore_index=True)
     table = columns_first(table, "problems_of")
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
@@ -52,26 +52,6 @@ def error_rates(picks: pd.DataFrame) -> pd.DataFrame:
     table = of_model.agg(problems=("shape", "size"), shapes=("shape", "nunique"), **{c: (c, "mean") for c in wrong})
     table["slowdown_geomean"] = of_model["slowdown"].agg(lambda slowdowns: np.exp(np.log(slowdowns).mean()))
     return table.assign(slowdown_max=of_model["slowdown"].max()).reset_index()
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the figures of the best model, the default, SEER's and the heuristic by both rules, over all problems."""
-    all_problems = table[table["problems_of"] == ALL].set_index("model")
-    best = all_problems.drop(index=HEURISTIC, errors="ignore")["slowdown_macro"].idxmin()
-    names = [*reported_models(best, all_problems.index), *([HEURISTIC] if HEURISTIC in all_problems.index else [])]
-    each = []
-    for name in names:
-        row = all_problems.loc[name]
-        each.append(
-            f"{name} wrong in {percent(row['wrong_seer_pct'])} by SEER's rule, {percent(row['wrong_pct'])} with"
-            f" infeasible picks counted, slowdown {ratio(row['slowdown_macro'])}"
-            f" {interval(row['ci_low'], row['ci_high'])}"
-        )
-    paper = table[table["problems_of"] == PAPER].set_index("model")
-    wrong = [f"{name} {percent(paper.loc[name, 'wrong_pct'])}" for name in names if name in paper.index]
-    like = f"batch {PAPER_BATCH}, best over {PAPER_MIN_US / 1e3:g} ms, square, ungrouped; other sizes"
-    sentence = f" Wrong in a set like the paper's ({like}; {paper['problems'].max()} problems): {', '.join(wrong)}."
-    return "; ".join(each) + "." + (sentence if wrong else "")
 
 
 EXPERIMENT = program(run, "cudnn", "partial")

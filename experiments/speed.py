@@ -73,11 +73,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
         records += [{**record, "peer": peer, "theirs": value} for peer, value in others.items()] or [record]
     table = pd.DataFrame(records)
     refused = [f"{peer}: {reason}." for peer, reason in peers.items() if isinstance(reason, str)]
-    sentences = [
-        f"{what} {figures[what]:,.0f}" + (f" ({bar:,.0f})" if bar == bar else "") for what, bar in BARS.items()
-    ]
-    answer = f"Ours, with the bar in parentheses: {', '.join(sentences)}."
-    return ExperimentResult(table, None, " ".join([answer, *refused]))
+    return ExperimentResult(table, note=" ".join(refused))
 
 
 def problems(data: Dataset, count: int, seed: int) -> list[Conv]:

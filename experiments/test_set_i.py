@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.experiment import Effort, ExperimentResult, columns_first, program
 from experiments.held_out import Predictions, Round, candidate_rows, predict_rounds, rounds_by
 from experiments.sources import LABELS, Sources, paper_domain
-from experiments.verdicts import ERROR_ARMS, percent, refused, reported_models, time_verdicts
+from experiments.verdicts import ERROR_ARMS, refused, time_verdicts
 from surrogate.dataset.problems import codes
 from surrogate.dataset.rows import Rows
 from surrogate.dataset.store import Dataset
@@ -24,7 +24,6 @@ from surrogate.report.charts import dots
 
 SEER_SPLIT, SHAPE_SPLIT = "SEER's 7 of 10", "by shape"
 ENDINGS = {SEER_SPLIT: ", 7 of 10", SHAPE_SPLIT: ", shape"}
-PAPER_RMSPE_PCT, PAPER_RMSE_MS = 14.71, 7.27
 """The paper's figures for convolution kernels on a Titan V, from counters; its rows are not the rows here."""
 GEMM_FAMILY = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM")
 KNOWN_LAUNCH = "seer-paper, known launch"
@@ -60,7 +59,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     reported = reported.assign(series=reported["model"] + reported["split"].map(ENDINGS))
     xlabel = "median error of the time, %"
     figure = dots(reported, "algorithm", "series", "median_error_pct", xlabel, arms=ERROR_ARMS, log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def _parts(sources: Sources, effort: Effort) -> Iterator[tuple[str, str, Dataset]]:
@@ -133,43 +132,6 @@ def per_algorithm(predictions: Predictions) -> pd.DataFrame:
 
 def _each(predictions: Predictions, members: dict[str, np.ndarray]) -> list[pd.DataFrame]:
     return [time_verdicts(predictions, part).assign(algorithm=name) for name, part in members.items() if part.any()]
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the optimism of SEER's split for the best model, the default and SEER's: medians over all algorithms."""
-    sentences = []
-    for (source, population), part in table[(table["algorithm"] == "all") & (table["n"] > 0)].groupby(
-        ["data", "population"], sort=False
-    ):
-        wide = part.pivot_table(index="model", columns="split", values="median_error_pct")
-        if not {SEER_SPLIT, SHAPE_SPLIT} <= set(wide.columns):
-            continue  # too few rows for a test in the other split
-        wide = wide.sort_values(SHAPE_SPLIT)
-        each = []
-        for name in reported_models(wide.index[0], wide.index):
-            seer, shape = float(wide[SEER_SPLIT][name]), float(wide[SHAPE_SPLIT][name])
-            by_shape = f"{percent(shape)} by shape ({shape / seer:.1f}×)"
-            each.append(f"{name} {percent(seer)} by SEER's split, {by_shape}")
-        sentences.append(f"{source}, {population}: {'; '.join(each)}")
-    return "Median error — " + ". ".join(sentences) + "." + _paper_sentence(table)
-
-
-def _paper_sentence(table: pd.DataFrame) -> str:
-    """Return every model's RMSPE and RMSE in the paper's domain by either split, and the paper's figures."""
-    overall = table[(table["algorithm"] == "all") & (table["population"] == DOMAIN) & (table["n"] > 0)]
-    sentences = []
-    for split, part in overall.groupby("split", sort=False):
-        errors = part.sort_values("rmspe_pct")
-        figures = zip(errors["model"], errors["rmspe_pct"], errors["rmse_ms"], strict=True)
-        each = [f"{name} {_bounded(pct, '%', 1)} ({_bounded(ms, 'ms', 2)})" for name, pct, ms in figures]
-        sentences.append(f" RMSPE (RMSE) in that domain, {split}, {errors['n'].max():,.0f} rows: {', '.join(each)}.")
-    told = f" The paper, with counters, by its split: {PAPER_RMSPE_PCT} % ({PAPER_RMSE_MS} ms)." if sentences else ""
-    return "".join(sentences) + told
-
-
-def _bounded(value: float, unit: str, digits: int) -> str:
-    """Return a figure, or its bound if the figure is meaningless."""
-    return f"{value:.{digits}f} {unit}" if value < 1000 else f"over 1,000 {unit}"
 
 
 EXPERIMENT = program(run, "cudnn", "mi210")

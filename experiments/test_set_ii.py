@@ -10,7 +10,7 @@ from experiments import verdicts
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.held_out import Predictions, cross_validate
 from experiments.sources import Sources
-from experiments.verdicts import HEURISTIC, REPORTED, percent, problem_picks, ratio, reported_models, time_verdicts
+from experiments.verdicts import HEURISTIC, problem_picks, reported_models, time_verdicts
 from surrogate.dataset.splits import network_names
 from surrogate.models import MODELS
 from surrogate.report.charts import dots
@@ -36,10 +36,10 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
         tick=effort.tick,
     )
     table = by_network(predictions)
-    reported = table[table["model"].isin([*reported_models(answer_model(table), table["model"]), HEURISTIC])]
+    reported = table[table["model"].isin([*reported_models(_best(table), table["model"]), HEURISTIC])]
     reported = reported.assign(loss_pct=np.maximum(100 * (reported["slowdown_geomean"] - 1), 0.01))
     figure = dots(reported, "network", "model", "loss_pct", "slowdown over the best algorithm, %", log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def by_network(predictions: Predictions) -> pd.DataFrame:
@@ -98,31 +98,7 @@ def _totals(picks: pd.DataFrame) -> pd.DataFrame:
     return sums.assign(error_pct=100 * (sums["predicted_us"] / sums["best_us"] - 1).abs())
 
 
-def answer(table: pd.DataFrame) -> str:
-    """Return slowdown, time error and totals of the reported models and the heuristic, and the first one's worst
-    network."""
-    overall = table[table["network"] == EVERY].set_index("model")
-    names = reported_models(answer_model(table), overall.index)
-    each = []
-    for name in names:
-        row = overall.loc[name]
-        errors = f"{percent(row['median_error_pct'])} and {percent(row['total_error_pct'])}"
-        squares = f"RMSPE {percent(row['rmspe_pct'])}, of least times {percent(row['minimum_rmspe_pct'])}"
-        each.append(f"{name} {ratio(row['slowdown_geomean'])}, {errors} ({squares} or {row['minimum_rmse_ms']:.2f} ms)")
-    reported = next((name for name in names if name in REPORTED), names[0])
-    single = table[(table["model"] == reported) & (table["network"] != EVERY)].sort_values("slowdown_geomean")
-    worst = single.iloc[-1]
-    against = ""
-    if HEURISTIC in overall.index:
-        against = f" cuDNN's heuristic picks at {ratio(overall.loc[HEURISTIC, 'slowdown_geomean'])}."
-    return (
-        f"With whole networks held out ({len(single)} of them, {overall['problems'].max():,.0f} problems),"
-        f" slowdown, median error of the times and of the sum of a network's distinct layers: {'; '.join(each)}."
-        f"{against} The worst network of {reported} is {worst['network']} ({ratio(worst['slowdown_geomean'])})."
-    )
-
-
-def answer_model(table: pd.DataFrame) -> str:
+def _best(table: pd.DataFrame) -> str:
     """Return the model with the smallest slowdown over all networks, without the heuristic."""
     overall = table[(table["network"] == EVERY) & (table["model"] != HEURISTIC)]
     return str(overall.set_index("model")["slowdown_geomean"].idxmin())

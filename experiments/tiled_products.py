@@ -21,7 +21,6 @@ from scipy.optimize import least_squares
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources, own_settings
-from experiments.verdicts import percent
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import row_groups
 from surrogate.features.analytical import MATRIX_CORES, TENSILE_TYPES, TRANSPOSES, TiledProductModel
@@ -141,17 +140,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Judge the analytical model on boards left out."""
     del effort
     table = verdicts(boards_left_out(product_rows(sources)))
-    return ExperimentResult(table, None, answer(table))
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the errors of every board and type."""
-    texts = []
-    for row in table.to_dict("records"):
-        held = f" (intervals hold {row['held_pct']:.0f} %)" if row["held_pct"] > 0 else ""
-        errors = f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}"
-        texts.append(f"{row['gpu']} {row['type']} {errors}{held}")
-    return f"Median / p90 time error. {', '.join(texts)}."
+    return ExperimentResult(table)
 
 
 def write(sources: Sources, path: Path) -> None:

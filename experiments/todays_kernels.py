@@ -17,8 +17,8 @@ import pandas as pd
 from experiments.aiconfigurator_answers import answers, systems_folder
 from experiments.experiment import HOME, ExperimentResult, in_one_line, write_outcome
 from experiments.held_out import Round
+from experiments.pages import shown
 from experiments.todays_verdicts import AICONFIGURATOR, BEST_SINGLE, HEURISTICS, NEAREST_BEST_SINGLE, verdicts
-from experiments.verdicts import interval, percent, ratio
 from surrogate import InputError, read_dataset, write_dataset
 from surrogate.dataset.problems import joined, shape_names
 from surrogate.dataset.rows import Rows, rows_of
@@ -145,7 +145,7 @@ def predicted(
 
 
 def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) -> ExperimentResult:
-    """Return the table of all rounds, its figure and its answer."""
+    """Return the table of all rounds, its figure and a note."""
     frames, scored, reasons = zip(*parts, strict=True)
     scores = pd.concat(scored, ignore_index=True)
     rows = rows_of(pd.concat(frames, ignore_index=True))
@@ -158,24 +158,7 @@ def judgement(parts: list[tuple[pd.DataFrame, pd.DataFrame, str]], family: str) 
         absent = pd.DataFrame([{"model": AICONFIGURATOR, "n": 0, "reason": reasons[0]}])
         table = pd.concat([table, absent], ignore_index=True)
     published = f"PIPEWEAVE, as published: {PUBLISHED[family]}"
-    return ExperimentResult(table, figure, answer(all_rows, [*dict.fromkeys(reasons), published]))
-
-
-def answer(table: pd.DataFrame, reasons: list[str]) -> str:
-    """Return each predictor's errors and slowdown per judged GPU and population."""
-    texts = ["Median / p90 time error, slowdown"]
-    for (board, population), part in table.groupby(["gpu", "population"], sort=False):
-        words = []
-        for row in part.to_dict("records"):
-            figures = [row["model"]]
-            if row["n"]:
-                figures.append(f"{percent(row['median_error_pct'])} / {percent(row['p90_error_pct'])}")
-            if row["problems"]:
-                arms = interval(row["slowdown_low"], row["slowdown_high"])
-                figures.append(f"{ratio(row['slowdown'])} {arms}")
-            words.append(" ".join(figures))
-        texts.append(f"{board}, {population}: {'; '.join(words)}")
-    return f"{'. '.join([*texts, *reasons])}."
+    return ExperimentResult(table, figure, ". ".join([*dict.fromkeys(filter(None, reasons)), published]))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -221,7 +204,7 @@ def main(
         ]
         outcome = judgement(parts, family)
         write_outcome(name, outcome, out)
-    click.echo(outcome.answer)
+    click.echo(f"{shown(name, out)}\n\n{outcome.note}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
-from experiments.training_steps import judged_by, sentences
+from experiments.training_steps import judged_by
 from surrogate.network import load_predictors, read_network
 from surrogate.report.charts import dots
 
@@ -76,12 +76,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return errors, coverage and memory by sizes of models and by GPU."""
     table = judged(steps(sources.path("mpt_training"), 24 if effort.quick else None))
     figure = dots(table, "group", "by", "median_error_pct", "median error of the step, %")
-    return ExperimentResult(table, figure, answer(table))
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the figures by sizes of models and number of GPUs."""
-    return sentences(table[table["by"] == "sizes"])
+    return ExperimentResult(table, figure)
 
 
 EXPERIMENT = program(run, "mpt_training")

@@ -21,7 +21,6 @@ from experiments.experiment import HOME, Effort, ExperimentResult, program
 from experiments.image_networks import crc, fitted, predictors_of, stacked
 from experiments.small_networks import restored
 from experiments.sources import Sources, own_settings
-from experiments.verdicts import percent
 from surrogate import bundled, gpu
 from surrogate.dataset.files import write_text
 from surrogate.features.analytical import TensorCoreModel
@@ -199,23 +198,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     """Return errors, coverage and memory by families, layout, kind of network and GPU."""
     table = judged(rows(sources.folder, 60 if effort.quick else None))
     figure = dots(table, "group", "by", "median_error_pct", "median error of the step, %")
-    return ExperimentResult(table, figure, answer(table))
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the figures of the families never seen, by layout, and of the other GPUs."""
-    return sentences(table[table["by"].isin(["layout", "gpu"])])
-
-
-def sentences(table: pd.DataFrame) -> str:
-    """Return the figures of each row of `judged_by` in words."""
-    texts = [
-        f"{row['group']} ({row['n']}): median error {percent(row['median_error_pct'])}, p90"
-        f" {percent(row['p90_error_pct'])}, bias {percent(row['bias_pct'])}, intervals hold"
-        f" {percent(row['coverage_pct'])}, called too large {percent(row['too_large_pct'])}"
-        for row in table.to_dict("records")
-    ]
-    return ". ".join(texts) + "."
+    return ExperimentResult(table, figure)
 
 
 EXPERIMENT = program(run, "timm_training", "nvidia_training", "training_calls")

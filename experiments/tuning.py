@@ -22,7 +22,6 @@ import pandas as pd
 
 from experiments.experiment import Effort, ExperimentResult, program
 from experiments.sources import Sources
-from experiments.verdicts import ratio
 from surrogate.dataset.tables import read_table
 from surrogate.features.gpu import gpu
 from surrogate.models.transfer import TransferState
@@ -101,9 +100,8 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table.assign(panel="geometric mean over kernels and GPUs")
     x = Axis("evaluations", "different configurations evaluated", log=True)
     figure = curves(drawn, x, Axis("found_over_optimum", "time found / optimum", log=True), "method", "panel")
-    return ExperimentResult(
-        table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, answer(table, rivals)
-    )
+    note = "" if set(KERNEL_TUNER) & set(rivals) else "Kernel Tuner is not installed: its strategies are left out."
+    return ExperimentResult(table[table["evaluations"].isin(BUDGETS)].reset_index(drop=True), figure, note)
 
 
 def available(rivals: Sequence[str]) -> tuple[str, ...]:
@@ -295,17 +293,6 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(records)
-
-
-def answer(table: pd.DataFrame, rivals: Sequence[str]) -> str:
-    """Return the results of our search and of the best rival, and the evaluations until within 5 %."""
-    values = table.set_index(["method", "evaluations"])["found_over_optimum"]
-    near = table.drop_duplicates("method").set_index("method")["median_evaluations_within_5pct"]
-    best = str(near[[*rivals]].idxmin())
-    ours = ", ".join(f"{ratio(values[OURS, n])} after {n}" for n in BUDGETS)
-    note = "" if set(KERNEL_TUNER) & set(rivals) else " Kernel Tuner is not installed: its strategies are left out."
-    needed = f"transfer {near[OURS]:g}, {COLD} {near[COLD]:g}, the best rival ({best}) {near[best]:g}"
-    return f"Time found over the optimum, with transfer: {ours}. Median evaluations until within 5 %: {needed}.{note}"
 
 
 EXPERIMENT = program(run, "tuning")

@@ -1,7 +1,6 @@
 """Errors of times and slowdowns of picks, with intervals over shapes, and their text."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -131,13 +130,6 @@ def times_and_picks(predictions: Predictions) -> pd.DataFrame:
     return time_verdicts(predictions).merge(picks, on="model", how="left")
 
 
-def picks_and_times(predictions: Predictions, columns: Sequence[str]) -> pd.DataFrame:
-    """Return these columns of `choice_verdicts` with `time_verdicts`, for models that have either."""
-    names = {"n": "problems", "shapes": "problem_shapes"}
-    picks = choice_verdicts(predictions)[["model", *columns]].rename(columns=names)
-    return picks.merge(time_verdicts(predictions), on="model", how="outer")
-
-
 def problem_picks(predictions: Predictions) -> pd.DataFrame:
     """Return one row per judged problem and model.
 
@@ -173,33 +165,6 @@ def reported_models(best: Any, available: Iterable[Any]) -> list[str]:
     return names if best in names else [str(best), *names]
 
 
-def model_figures(figures: pd.Series, text: Callable[[Any], str]) -> list[str]:
-    """Return ``model figure`` of each reported model. ``figures`` are indexed by model; the smallest is the best."""
-    return [f"{name} {text(figures[name])}" for name in reported_models(figures.idxmin(), figures.index)]
-
-
 def refused(reasons: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a row with n 0 and the reason for every model that could not be fitted."""
     return [{"model": name, "n": 0, "reason": reason} for name, reason in reasons.items()]
-
-
-def percent(value: Any) -> str:
-    """Return ``12.3 %``, or ``no figure`` without a value. The number may come from any cell of a table."""
-    if not math.isfinite(value):
-        return "no figure"
-    return f"{value:.1f} %" if abs(value) < 99.95 else f"{value:,.0f} %"
-
-
-def ratio(value: Any) -> str:
-    """Return ``1.034``, or ``no figure`` without a value."""
-    return f"{value:.3f}" if math.isfinite(value) else "no figure"
-
-
-def interval(low: Any, high: Any) -> str:
-    """Return ``[1.011, 1.034]``."""
-    return f"[{ratio(low)}, {ratio(high)}]"
-
-
-def listing(words: list[str]) -> str:
-    """Return ``a, b and c``, or ``none`` without words."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"

@@ -56,7 +56,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     table = pd.DataFrame(rows).astype({"low_us": float, "high_us": float})
     done = table.dropna(subset="device_speedup")
     figure = dots(done, "what_if", "trace", "speedup", "predicted speed-up of an iteration", log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, object]]:
@@ -70,22 +70,6 @@ def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, ob
     return rows
 
 
-def sweep_answer(table: pd.DataFrame) -> str:
-    """Return the bandwidth above which communication costs under 5 %, and P3's maximum gain over the parameter
-    server."""
-    texts = []
-    for trace, rows in table.groupby("trace", sort=False):
-        us = rows.pivot_table(index="bandwidth_gbs", columns="what_if", values="predicted_us")
-        free = us.index[us["data-parallel"] <= 1.05 * rows["baseline_us"].iloc[0]]
-        gain = us["parameter-server"] / us["p3"]
-        hidden = f"hidden to 5 % from {free.min():g} GB/s on" if len(free) else "never hidden to 5 %"
-        texts.append(f"{trace}: all-reduces {hidden}, P3 {gain.max():.2f}× at {gain.idxmax():g} GB/s")
-    return (
-        f" Four machines of one GPU, {SWEEP_GBS[0]:g} to {SWEEP_GBS[-1]:g} GB/s, P3 against a parameter server:"
-        f" {'; '.join(texts)} (its authors: up to 1.25× on ResNet-50, 1.66× on VGG-19)."
-    )
-
-
 def figures_of(found: WhatIfAnswer) -> dict[str, object]:
     """Return an answer's figures, with the host's shares of the critical path before and after, in percent."""
     result, figures = found.to_dict(), {name: getattr(found, name) for name in FIGURES}
@@ -94,24 +78,6 @@ def figures_of(found: WhatIfAnswer) -> dict[str, object]:
         path_us = result[f"critical_path_{when}"]
         figures[name] = 100 * (path_us.get("host work", 0.0) + path_us.get("call", 0.0)) / sum(path_us.values())
     return figures
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return the gains of the what-ifs that apply, and their limits, then the sweep of bandwidths."""
-    parts = []
-    done = table.dropna(subset="device_speedup")
-    for trace, rows in done.groupby("trace", sort=False):
-        gains = rows.set_index("what_if")
-        listed = ", ".join(f"{name} {gains.loc[name, 'speedup']:.2f}×" for name in gains.index)
-        parts.append(f"{trace} (host on {gains['host_share_pct'].iloc[0]:.0f} % of the critical path): {listed}")
-    device = ", ".join(
-        f"{row.device_speedup:.2f}× ({row.trace})" for row in done.query("what_if == 'amp'").itertuples()
-    )
-    return (
-        "; ".join(parts)
-        + f". By Daydream's rule (kernels ÷2 or ÷3) mixed precision speeds the device up {device}."
-        + sweep_answer(table.dropna(subset="bandwidth_gbs"))
-    )
 
 
 EXPERIMENT = program(run, *(TRACES[label] for label in STEPS))

@@ -19,7 +19,6 @@ from experiments.experiment import Effort, ExperimentResult, program
 from experiments.operator_tables import read_operator_tables
 from experiments.sources import Sources, own_settings
 from experiments.transformers import transformer
-from experiments.verdicts import percent
 from surrogate import Bundle, Gpu, InputError, Predictor, gpu
 from surrogate.bundle.bundle import StoredModel, load
 from surrogate.bundled import FOLDER, NETWORKS
@@ -70,7 +69,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table[table["gpu"] != ALL]
     drawn = drawn.assign(name=drawn["set"] + ", " + drawn["training"] + ": " + drawn["gpu"])
     figure = dots(drawn, "name", "predictor", "mean_error_pct", "mean error of whole passes, %", log=True)
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def judged(frame: pd.DataFrame) -> pd.DataFrame:
@@ -187,25 +186,6 @@ def _passes(forward: Network) -> dict[str, Network]:
     layers = tuple(layer for layer in training_iteration(forward).layers if layer.operator != OPTIMIZER)
     split, whole = len(forward.layers), replace(forward, training=True)
     return {"forward": replace(whole, layers=layers[:split]), "backward": replace(whole, layers=layers[split:])}
-
-
-def answer(table: pd.DataFrame) -> str:
-    """Return per set and training the mean errors of all predictors, our worst GPU's, and the coverage of the
-    intervals."""
-    texts = []
-    for key, part in table.groupby(["set", "training"], sort=False):
-        whole = part[part["gpu"] == ALL].set_index("predictor")
-        errors = part[(part["gpu"] != ALL) & (part["predictor"] == OURS)].set_index("gpu")["mean_error_pct"]
-        ours = whole.loc[OURS]
-        text = (
-            f"{', '.join(map(str, key))} ({ours['n']:.0f} times on {len(errors)} GPUs): mean error"
-            f" {percent(ours['mean_error_pct'])}, at most {percent(errors.max())} ({errors.idxmax()})"
-        )
-        if np.isfinite(ours["coverage_pct"]):
-            text += f", intervals hold {percent(ours['coverage_pct'])}"
-        rest = whole.drop(OURS)["mean_error_pct"]
-        texts.append("; ".join([text, *(f"{name} {percent(error)}" for name, error in rest.items())]))
-    return ". ".join(texts) + "."
 
 
 EXPERIMENT = program(run, "transformers", "configs", "end_to_end", *OPERATORS, choices=tuple(SETS))

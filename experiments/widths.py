@@ -8,7 +8,6 @@ import pandas as pd
 
 from experiments.experiment import HOME, Effort, ExperimentResult, columns_first, program
 from experiments.sources import Sources
-from experiments.verdicts import percent
 from surrogate.prediction.shipped import shipped
 from surrogate.report.charts import dots
 
@@ -35,7 +34,7 @@ def run(sources: Sources, effort: Effort) -> ExperimentResult:
     drawn = table[table["shapes"] >= MIN_SHAPES]
     drawn = drawn.assign(coverage=100 * drawn["coverage"], cell=drawn["bundle"] + " " + drawn["family"])
     figure = dots(drawn, "cell", "part", "coverage", "rows inside their 90 % interval, %")
-    return ExperimentResult(table, figure, answer(table))
+    return ExperimentResult(table, figure)
 
 
 def _sums() -> list[dict[str, object]]:
@@ -48,20 +47,18 @@ def _sums() -> list[dict[str, object]]:
     return [{str(name): value for name, value in cell.items()} for cell in cells.to_dict("records")]
 
 
-def answer(table: pd.DataFrame) -> str:
-    """Return the numbers of cells inside the goal, wider, and narrower, for each part."""
-    texts = []
-    for part in (HOLDOUT_SHAPES, LEFT_OUT, SUMS):
-        cells = table[(table["part"] == part) & (table["shapes"] >= MIN_SHAPES)]
-        inside, wider = cells["coverage"].between(*GOAL).sum(), (cells["coverage"] > GOAL[1]).sum()
-        worst = cells.sort_values("coverage").iloc[0]
-        texts.append(
-            f"{part}: {inside} of {len(cells)} cells (GPU, kind, type; {MIN_SHAPES} shapes or more) hold"
-            f" {percent(100 * GOAL[0])} to {percent(100 * GOAL[1])}, {wider} more,"
-            f" {len(cells) - inside - wider} less, the least {percent(100 * worst['coverage'])} ({worst['family']} on"
-            f" {worst['gpu']}, {worst['dtype']})"
-        )
-    return "Of 90 % intervals, " + "; ".join(texts) + "."
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return for each part the numbers of cells inside the goal, above and below it, the median width, the minimum."""
+    cells = table[table["shapes"] >= MIN_SHAPES]
+    cells = cells.assign(below=cells["coverage"] < GOAL[0], above=cells["coverage"] > GOAL[1])
+    parts = cells.groupby("part", sort=False).agg(
+        cells=("coverage", "size"),
+        below=("below", "sum"),
+        above=("above", "sum"),
+        width=("claimed_factor", "median"),
+        lowest=("coverage", "min"),
+    )
+    return parts.assign(inside=parts["cells"] - parts["below"] - parts["above"]).reset_index()
 
 
 EXPERIMENT = program(run)

@@ -1,21 +1,23 @@
-"""The generated parts of the pages: ``python -m tests pages`` writes them, and a test compares them.
+"""The generated pages and parts of pages: ``python -m tests pages`` writes them, and a test compares them.
 
-A part is between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` on its page.
+A part is between ``<!-- NAME -->`` and ``<!-- end of NAME -->`` on its page. `experiments.pages` has the whole pages.
 """
 
 import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from click.testing import CliRunner
 
-from experiments import gpu_table
+from experiments.pages import NAMES, how_good, page
+from experiments.pages import markdown as table
 from surrogate.cli import seer
 from surrogate.dataset.columns import TABLES, columns
 from surrogate.features.families import FAMILIES, OPERATORS, Family
@@ -32,12 +34,6 @@ class Part(NamedTuple):
     page: str
     name: str
     write: Callable[[], str]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def families() -> str:
@@ -104,16 +100,6 @@ def formats() -> str:
     return table(("format", "what its files hold"), [(f"`{each.name}`", each.summary) for each in FORMATS.values()])
 
 
-def gpus_in_short() -> str:
-    """Return a row for each group of boards with equal evidence."""
-    return table(gpu_table.HEAD, gpu_table.readme_rows())
-
-
-def each_gpu() -> str:
-    """Return a row for each board with a measurement or a check."""
-    return table(gpu_table.HEAD, gpu_table.guide_rows())
-
-
 TRAINING = "surrogate/network/TRAINING.md"
 FILE_BLOCK = re.compile(r"^```json file=(\S+)\n(.+?)^```", re.MULTILINE | re.DOTALL)
 SHELL_BLOCK = re.compile(r"^```sh\n(.+?)^```", re.MULTILINE | re.DOTALL)
@@ -147,8 +133,8 @@ def fine_tuning() -> str:
 
 
 PARTS = (
-    Part("README.md", "gpus", gpus_in_short),
-    Part("surrogate/README.md", "each GPU", each_gpu),
+    *[Part("README.md", "how good", how_good)]
+    * ("<!-- how good -->" in (ROOT / "README.md").read_text(encoding="utf-8")),
     Part("surrogate/models/README.md", "models", models),
     Part("surrogate/trace/whatif/README.md", "what-ifs", what_ifs),
     Part("surrogate/formats/README.md", "formats", formats),
@@ -156,6 +142,10 @@ PARTS = (
     Part("features/families/README.md", "families", families),
     Part(TRAINING, "fine-tuning", fine_tuning),
 )
+
+
+PAGES: dict[str, Callable[[], str]] = {f"experiments/{name}.md": partial(page, name) for name in NAMES}
+"""Whole pages, and the functions that return their texts."""
 
 
 def page_with(part: Part, text: str) -> str:
@@ -169,7 +159,11 @@ def page_with(part: Part, text: str) -> str:
 
 
 def main() -> int:
-    """Write every part and print the names of the changed ones."""
+    """Write every page and part, and print the names of the changed ones."""
+    for name, text in PAGES.items():
+        if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text():
+            (ROOT / name).write_text(text(), encoding="utf-8")
+            print(f"{name} written")
     for part in PARTS:
         path = ROOT / part.page
         text = path.read_text(encoding="utf-8")

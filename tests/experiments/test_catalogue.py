@@ -1,64 +1,65 @@
-"""The results table of the experiments: a run replaces its own rows and keeps the rest of the page."""
+"""Recorded runs and functions of the pages: one row per figure, missing values, and tables of a partial run."""
 
-import re
+from pathlib import Path
 
-from experiments.catalogue import BEGIN, END, NAMES, table_row, update_readme, updated
+import pandas as pd
+import pytest
+
+from experiments.catalogue import NAMES, RUN_TIMES, record_times
 from experiments.experiment import HOME
-
-PAGE = f"# Title\n\n{BEGIN}\n{END}\n\nAfter.\n"
-
-
-def row(name: str, answer: str = "1 %.", figure: bool = True) -> dict[str, str]:
-    """Return a row with the given answer."""
-    return {name: table_row(name, f"python -m experiments.{name} --quick", 41.7, figure, answer)}
+from experiments.pages import NAMES as PAGES
+from experiments.pages import TEMPLATES, Tables, cell, shown
+from surrogate.features.errors import InputError
 
 
-def lines(text: str) -> list[str]:
-    """Return the rows of the table."""
-    return [line for line in text.splitlines() if "(tables/" in line]
+def test_a_run_replaces_only_its_own_row(tmp_path: Path) -> None:
+    path = tmp_path / "run_times.csv"
+    record_times(path, {"picker": ("python -m experiments.picker", 41.7)})
+    before, after = (pd.read_csv(each).set_index("experiment") for each in (RUN_TIMES, path))
+    assert after.loc["picker"].tolist() == ["python -m experiments.picker", 42]
+    pd.testing.assert_frame_equal(before.drop(index="picker"), after.drop(index="picker"))
 
 
-def test_rows_have_the_order_of_the_catalogue() -> None:
-    """The order does not depend on which run ended first."""
-    text = updated(PAGE, row("picker") | row("test_set_i"))
-    first, second = lines(text)
-    assert "test_set_i.csv" in first
-    assert "picker.csv" in second
-    assert text.startswith("# Title\n\n")
-    assert text.endswith(f"{END}\n\nAfter.\n")
+def test_every_experiment_is_in_the_index_and_on_a_page() -> None:
+    """Its table and its recorded run are there, and a page shows each figure."""
+    index = (HOME / "README.md").read_text(encoding="utf-8")
+    templates = {name: (TEMPLATES / f"{name}.md.j2").read_text(encoding="utf-8") for name in PAGES}
+    for name in NAMES:
+        assert f"| `{name}` |" in index, name
+        assert (HOME / "tables" / f"{name}.csv").is_file(), name
+        assert any(f'took("{name}")' in text for text in templates.values()), name
+    for path in (HOME / "figures").glob("*.svg"):
+        assert any(f"(figures/{path.name})" in text for text in templates.values()), path.name
 
 
-def test_lines_outside_the_markers_are_kept() -> None:
-    """Other tables of the page link to the same files."""
-    other_row = "| a claim | [picker.csv](tables/picker.csv) |"
-    text = updated(f"{PAGE}{other_row}\n", row("ablation"))
-    assert lines(text) == [*row("ablation").values(), other_row]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{a:.1f} [{low:.1f}, {high:+.1f}]", "1.2 [−2.0, +3.0]"),
+        ("{share:.0%}", "91 %"),
+        ("{none:.1f} / {none:.0f} %", "–"),
+        ("{by[x]} {by[other]}", "5 –"),
+        ("{big:short}, {a:short}, {never}", "12,346, 1.23, never"),
+    ],
+)
+def test_cells_show_missing_values_and_signs(text: str, expected: str) -> None:
+    row = {"a": 1.234, "low": -2, "high": 3, "share": 0.91, "none": float("nan"), "by": {"x": 5}, "big": 12345.6}
+    assert cell(text, row | {"never": float("inf")}) == expected
 
 
-def test_a_run_replaces_only_its_own_row() -> None:
-    """A second update with the same rows changes nothing."""
-    text = updated(PAGE, row("picker", "old") | row("ablation", "kept"))
-    again = updated(text, row("picker", "new"))
-    assert "| new |" in lines(again)[0]
-    assert "| kept |" in lines(again)[1]
-    assert updated(again, row("picker", "new")) == again
+def test_a_figure_needs_exactly_one_row_and_a_known_column() -> None:
+    tables = Tables()
+    with pytest.raises(InputError, match="4 rows"):
+        tables.value("training_mpt", "by == 'sizes'", "{n}")
+    with pytest.raises(InputError, match="no column m"):
+        tables.value("training_mpt", "group == 'sizes fitted, 8 GPUs'", "{m}")
+    assert tables.value("training_mpt", "by == 'sizes'", "{n}", largest="n") == "54"
 
 
-def test_a_missing_page_is_created_and_a_page_without_new_rows_is_kept(tmp_path) -> None:
-    update_readme(tmp_path / "README.md", row(NAMES[0]))
-    assert lines((tmp_path / "README.md").read_text(encoding="utf-8")) == list(row(NAMES[0]).values())
-    page = tmp_path / "other.md"
-    page.write_text("as it was")
-    update_readme(page, {})
-    assert page.read_text() == "as it was"
-
-
-def test_the_experiments_page_lists_every_experiment() -> None:
-    """Experiments that need a clock or traces may be missing; linked files exist."""
-    text = (HOME / "README.md").read_text(encoding="utf-8")
-    rows = lines(text[text.index(BEGIN) : text.index(END)])
-    listed = [name for name in NAMES if any(f"(tables/{name}.csv)" in line for line in rows)]
-    assert len(rows) == len(listed)
-    assert set(NAMES) - set(listed) <= {"speed", "iteration_time", "what_if"}
-    for link in re.findall(r"\]\(((?:tables|figures)/[^)]+)\)", text):
-        assert (HOME / link).is_file(), link
+def test_a_partial_run_prints_the_rows_that_it_has(tmp_path: Path) -> None:
+    """The printed tables are those of the pages, with the figures of the run."""
+    (tmp_path / "tables").mkdir()
+    table = pd.read_csv(HOME / "tables" / "training_mpt.csv")
+    table[table["group"] == "sizes fitted, 8 GPUs"].assign(n=99).to_csv(tmp_path / "tables" / "training_mpt.csv")
+    lines = shown("training_mpt", tmp_path).splitlines()
+    assert len(lines) == 3 and lines[2].startswith("| sizes fitted, 8 GPUs | 99 | 2.5 |")

@@ -1,4 +1,4 @@
-"""Scripts of experiments and of shipped bundles: answers, error lines, exit statuses and written files."""
+"""Scripts of experiments and of shipped bundles: output, error lines, exit statuses and written files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from experiments import all as everything
 from experiments import fit_bundles
-from experiments.catalogue import BEGIN, END, experiment
+from experiments.catalogue import experiment
 from experiments.experiment import run_script
 from experiments.sources import Sources
 from surrogate.bundle.bundle import load
@@ -25,31 +25,29 @@ def test_a_script_reports_a_missing_file(tmp_path: Path, capsys: pytest.CaptureF
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_writes_its_table_and_prints_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_writes_its_table_and_prints_the_pages_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         run_script(experiment("training_mpt"), ["--quick", "--out", str(tmp_path)])
     assert ended.value.code == 0
     for name in ("tables/training_mpt.csv", "figures/training_mpt.svg"):
         assert (tmp_path / name).is_file(), name
-    assert capsys.readouterr().out.startswith("sizes fitted, ")
+    assert capsys.readouterr().out.startswith("| steps | number |")
 
 
 @pytest.mark.slow
-def test_all_runs_each_experiment_in_a_process_and_writes_the_page(sources: Sources, tmp_path: Path) -> None:
+def test_all_runs_each_experiment_in_a_process_and_records_it(sources: Sources, tmp_path: Path) -> None:
     """The row contains the command without the folders of this test."""
-    (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
     options = ["--quick", "--only", "training_mpt", "--data", str(sources.folder), "--out", str(tmp_path)]
     done = CliRunner().invoke(everything.main, options)
     assert done.exit_code == 0, done.output
-    page = (tmp_path / "README.md").read_text()
-    assert "`python -m experiments.training_mpt --quick`" in page
-    assert "[training_mpt.svg](figures/training_mpt.svg)" in page
-    assert str(tmp_path) not in page
+    runs = (tmp_path / "tables" / "run_times.csv").read_text()
+    assert "training_mpt,python -m experiments.training_mpt --quick," in runs and str(tmp_path) not in runs
 
 
 def test_another_dataset_is_relative_to_the_caller_and_named_in_the_row(sources, tmp_path, monkeypatch):
     """The row names the dataset, so that it differs from a row of the default source."""
-    (tmp_path / "README.md").write_text(f"{BEGIN}\n{END}\n")
     received: list[list[str]] = []
 
     def run_one(name: str, options: list[str]) -> everything.Finished:
@@ -62,7 +60,8 @@ def test_another_dataset_is_relative_to_the_caller_and_named_in_the_row(sources,
     done = CliRunner().invoke(everything.main, words)
     assert done.exit_code == 0, done.output
     assert f"cudnn={sources.folder / 'mine.parquet'}" in received[0]
-    assert "`python -m experiments.training_mpt --use cudnn=mine.parquet`" in (tmp_path / "README.md").read_text()
+    runs = (tmp_path / "tables" / "run_times.csv").read_text()
+    assert "training_mpt,python -m experiments.training_mpt --use cudnn=mine.parquet,0" in runs
 
 
 @pytest.mark.slow

@@ -79,7 +79,6 @@ def test_the_test_sheets_of_the_workbooks_are_test_set_i(titan, sources, monkeyp
     # Without the measured launch, the tile is guessed, and its rule gives half the blocks.
     guessed = table.loc[table["model"] == "seer-paper", "rmspe_pct"]
     assert guessed.iloc[0] > 30
-    assert "seer-paper, known launch 25.0 %" in outcome.answer and "by its split: 14.71 % (7.27 ms)" in outcome.answer
 
 
 def test_classes_of_a_network_come_from_the_decision_trees(titan: Path, tmp_path: Path) -> None:

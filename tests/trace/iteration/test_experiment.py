@@ -29,4 +29,4 @@ def test_experiment_runs_on_invented_traces(make_trace, tmp_path):
     assert rows.loc[(RESNET, iteration_time.OTHERS), "n"] == 2
     assert rows.loc[(DLRM, iteration_time.OTHERS), "n"] == 6
     assert (rows["measured_ms"] == 0.99).all() and (rows["error_geomean_pct"] >= 0).all()
-    assert found.figure is not None and "<svg" in found.figure and "published" in found.answer
+    assert found.figure is not None and "<svg" in found.figure
