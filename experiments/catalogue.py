@@ -29,4 +29,5 @@ def record_times(path: Path, runs: Mapping[str, tuple[str, float]]) -> None:
     table = pd.read_csv(path if path.is_file() else RUN_TIMES).set_index("experiment")
     for name, (command, seconds) in runs.items():
         table.loc[name] = [command, round(seconds)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, table.to_csv(lineterminator="\n"))
