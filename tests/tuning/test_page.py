@@ -71,7 +71,7 @@ def test_examples_lead_from_a_triton_cache_to_one_configuration(seer, tmp_path, 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     write_cache(tmp_path / ".triton" / "cache")
-    for line in blocks("sh")[0].splitlines():
+    for line in next(block for block in blocks("sh") if "import triton" in block).splitlines():
         done = seer(*[str(Path(word).expanduser()) for word in shlex.split(line)[1:]]).succeeded()
     assert "BLOCK_M" in done.out
     if importlib.util.find_spec("triton") is None:
