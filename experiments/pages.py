@@ -150,7 +150,7 @@ class Tables:
         return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
     def _run(self, name: str) -> pd.Series:
-        return self.rows("run_times").set_index("experiment").loc[name]
+        return self.rows("run_times", f"experiment == '{name}'").iloc[0]
 
 
 class _Shown(Tables):
