@@ -86,13 +86,13 @@ def models() -> str:
 
 
 def what_ifs() -> str:
-    """Return a row for each what-if: its help, its value and its interval."""
+    """Return a row for each what-if: its help and its interval."""
     rows = []
     for name, rule in WHAT_IF_RULES.items():
         error = rule.evidence and rule.evidence.error
         interval = f"±{100 * error:g} % of the time touched" if error else rule.evidence and rule.evidence.interval
-        rows.append((f"`{name}`", rule.help, str(rule.value or ""), str(interval)))
-    return table(("what-if", "what it does", "N [without one]", "interval"), rows)
+        rows.append((f"`{name}=N`" if rule.value else f"`{name}`", rule.help, str(interval)))
+    return table(("what-if", "what it does", "interval"), rows)
 
 
 def formats() -> str:
