@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from experiments.pages import NAMES, how_good, page
 from experiments.pages import markdown as table
 from surrogate.cli import seer
-from surrogate.dataset.columns import TABLES, columns
 from surrogate.features.families import FAMILIES, OPERATORS, Family
 from surrogate.formats import FORMATS
 from surrogate.models.registry import DECLARED
@@ -64,23 +63,11 @@ def _settings(family: Family) -> str:
     return ", ".join(name for name in family.setting_names if name != "operator")
 
 
-def column_tables() -> str:
-    """Return a table for each kind of file: its columns with unit, type, need and meaning."""
-    parts = []
-    for name, file in TABLES.items():
-        rows = [
-            (f"`{column.name}`", column.unit, column.kind, "required" if column.required else "", column.meaning)
-            for column in columns(name)
-        ]
-        parts.append(f"## {name}\n\n{file}\n\n{table(('column', 'unit', 'type', '', 'what it is'), rows)}")
-    return "\n\n".join(parts)
-
-
 def models() -> str:
     """Return a row for each model from its declaration."""
     rows = []
     for model in DECLARED.values():
-        answers = ("times and picks" if model.predicts_time else "picks") + " (where it is named)" * model.on_request
+        answers = ("times and picks" if model.predicts_time else "picks") + " (if it is named)" * model.on_request
         rows.append((f"`{model.name}`", model.help, answers, "yes" if model.storable else "no"))
     return table(("model", "what it is", "predicts", "in bundles"), rows)
 
@@ -101,7 +88,7 @@ def formats() -> str:
 
 
 TRAINING = "surrogate/network/TRAINING.md"
-FILE_BLOCK = re.compile(r"^```json file=(\S+)\n(.+?)^```", re.MULTILINE | re.DOTALL)
+FILE_BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.+?)^```", re.MULTILINE | re.DOTALL)
 SHELL_BLOCK = re.compile(r"^```sh\n(.+?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -138,7 +125,6 @@ PARTS = (
     Part("surrogate/models/README.md", "models", models),
     Part("surrogate/trace/whatif/README.md", "what-ifs", what_ifs),
     Part("surrogate/formats/README.md", "formats", formats),
-    Part("surrogate/dataset/README.md", "columns", column_tables),
     Part("features/families/README.md", "families", families),
     Part(TRAINING, "fine-tuning", fine_tuning),
 )

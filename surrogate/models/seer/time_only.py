@@ -226,7 +226,7 @@ class SeerTimeOnly(TimeModel):
     """
 
     name: ClassVar[str] = "seer-time-only"
-    help: ClassVar[str] = "SEER's physics fitted to times alone, with analytical terms instead of counters"
+    help: ClassVar[str] = "SEER's physics fitted to times only, with analytical terms instead of counters"
     storable: ClassVar[bool] = True
     json_file: ClassVar[str] = "fits.json"
     json_types: ClassVar[Mapping[str, Any]] = {"fits_": Mapping[str, TileFit]}
