@@ -33,7 +33,7 @@ SET_UP = ("python3 -m pip install . && seer compare", "python3 -m pip install '.
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 SEER_LINE = r"`seer ([^`]+)`"
 SCRIPT = r"`(python -m (?:experiments|tests|surrogate)[^`]+)`"
-LINK = r"\]\(([^)#]+?)(?:#[^)]*)?\)"
+LINK = r"\]\(([^)#]*)(?:#([^)]*))?\)"
 
 
 class Block(NamedTuple):
@@ -140,9 +140,16 @@ def test_every_script_named_in_a_sentence_exists(page: Path) -> None:
 
 @every_page
 def test_links_have_a_target(page: Path) -> None:
-    for target in re.findall(LINK, page.read_text(encoding="utf-8")):
-        path = (page.parent / target).resolve()
+    for target, heading in re.findall(LINK, page.read_text(encoding="utf-8")):
+        path = (page.parent / target).resolve() if target else page
         assert target.startswith("https://") or path.exists(), target
+        assert not heading or heading in anchors(path), f"{target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @every_page
