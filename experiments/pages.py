@@ -141,12 +141,14 @@ class Tables:
         return markdown(list(columns), [[cell(text, row) for text in columns.values()] for row in rows])
 
     def took(self, name: str) -> str:
-        """Return the command of a recorded run and its time."""
-        return f"`{self._run(name)['command']}` ({self.time(name)})"
+        """Return the command of a run and its time."""
+        return f"`{self._run(name)['command']}` ({self.time(name)})".removesuffix(" (–)")
 
     def time(self, name: str) -> str:
-        """Return the time of a recorded run."""
+        """Return the time of a run, or a dash if it was not recorded."""
         seconds = float(self._run(name)["seconds"])
+        if pd.isna(seconds):
+            return "–"
         return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
     def _run(self, name: str) -> pd.Series:
