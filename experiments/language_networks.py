@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.sources import DEFAULT_FOLDER
+from surrogate import Predictor
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.network import Network, load_predictors
 from surrogate.network.language import Deployment
@@ -49,7 +50,10 @@ def language_networks(folder: Path = DEFAULT_FOLDER) -> pd.DataFrame:
         others = [fmean(values) for key, values in energies.items() if key[0] == board_key[0] and key != board_key]
         by = load_predictors(board.name, library="sglang")
         if board.tensor_pj_per_flop and others:
-            by = replace(by, gpu=replace(board, tensor_pj_per_flop=fmean(others)))
+            changed = replace(board, tensor_pj_per_flop=fmean(others))
+            bundle = replace(by.kernel_predictor.bundle, devices={board.name: changed})
+            kernels = Predictor(bundle, gpu=board.name, library="sglang")
+            by = replace(by, gpu=changed, kernel_predictor=kernels)
         time = by.time(network)
         ends = (time.total_us / 1e3, time.lower_us / 1e3, time.upper_us / 1e3)
         rows.append(row | dict(zip(ENDS, ends, strict=True)) | {"kernels": len(network.layers)})

@@ -198,6 +198,10 @@ class Bundle:
         """Registry names of the GPUs in training or calibration data."""
         return frozenset().union(*(family_model.domain.gpus for family_model in self.family_models.values()))
 
+    def has_measured(self, gpu: str) -> bool:
+        """Return whether a kernel of any family was measured on a GPU (registry name)."""
+        return gpu in self.fitted_gpus
+
     @property
     def libraries(self) -> frozenset[str]:
         """The libraries of all families."""

@@ -22,7 +22,7 @@ from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, exchange_of, memory_per_gpu
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import is_recomputed, is_update, repeats
-from surrogate.prediction.kernel_times import min_kernel_us, within_peaks
+from surrogate.prediction.kernel_times import limited_lower_us, min_kernel_us, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 from surrogate.prediction.sources.datasheet import STEP, common_share, datasheet_models
 
@@ -394,7 +394,7 @@ def _layer_time(network: Network, layer: Layer, time: LayerTime, min_us: float) 
     factor, interval_factor = layer.time_factor, INTERVAL_FACTOR_3D if layer.is_3d else 1.0
     time_us, min_us = factor * time.time_us, min_us + network.gap_us
     lower_us, upper_us = factor / interval_factor * time.lower_us, factor * interval_factor * time.upper_us
-    lower_us = max(lower_us, min_us) if min_us < time_us else lower_us
+    lower_us = limited_lower_us(time_us, lower_us, min_us, time.source)
     figures = {"time_us": time_us, "lower_us": lower_us, "upper_us": upper_us, "flops": time.flops, "bytes": time.bytes}
     sums = {name: repeats(network, layer) * value for name, value in figures.items()}
     return replace(time, name=layer.name, operator=layer.operator, **sums)

@@ -16,8 +16,8 @@ from surrogate.features.families.operator import MemoryBound
 from surrogate.models.call_cost import MIN_KERNEL_US, call_cost_of
 from surrogate.prediction.ranking import Ranker, Ranking, rankings_of
 from surrogate.prediction.resolve import Question, Resolver, is_problem
-from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, MODEL, ROOFLINE, KernelTime
-from surrogate.prediction.sources.datasheet import datasheet_models
+from surrogate.prediction.results import DATASHEET, MODEL, ROOFLINE, UNMEASURED_SOURCES, KernelTime
+from surrogate.prediction.sources.datasheet import datasheet_models, sustained_share
 
 WINDOW_RATE = 4.0
 """Elements of pooling windows that one SM reads in a clock cycle; measured: 1.6 to 7."""
@@ -36,23 +36,6 @@ MAX_ANSWERS = 8192
 """Maximum number of times that are kept. A time takes about 1 KB."""
 MAX_CHOICES = 1024
 """Maximum number of settings whose fallback is kept."""
-
-SUSTAINED = 0.94
-"""Share of the tensor peak that long products reach if nothing else limits them.
-
-Source: fp8 products on H20 in zksainx/pipeweave's table; the vendor limits this GPU's tensor units. The median of the
-products over 4096 × 4096 × 2048 is 0.93, the maximum 0.95.
-"""
-GEFORCE_FLOP_PER_CLOCK = 520.0
-"""Maximum of half-precision operations per clock on an SM of a GeForce board; the vendor limits its tensor units.
-
-All other boards do more.
-"""
-GEFORCE_SUSTAINED = 1.05
-"""Share of the tensor peak that GeForce boards reach; they run above the datasheet clock.
-
-Source: timm's transformers on RTX 3090 and 4090, half of their families.
-"""
 
 
 class FallbackChoice(NamedTuple):
@@ -125,7 +108,8 @@ class KernelTimes:
                 min_us = min(own_us, float(problem.traffic_us(device)) / L2_SPEEDUP)
                 bounds = (min_us, max(own_us, MAX_UPPER_RATIO * max_us))
         in_domain = fallback.kind == problem.kind and best.in_domain
-        ends = (max(own_us / factor, bounds[0]), min(own_us * factor, bounds[1]))
+        lower_us, upper_us = (best.lower_us, best.upper_us) if own_us == call_us else (own_us / factor, own_us * factor)
+        ends = max(lower_us, bounds[0]), min(upper_us, bounds[1])
         names = best.candidate.library, best.candidate.name
         return KernelTime(problem, gpu, *names, own_us, *ends, call_us, best.source, in_domain)
 
@@ -221,13 +205,18 @@ def within_peaks(kernel: KernelTime, gpu: Gpu) -> KernelTime:
     problem, factor = kernel.problem, 1.0
     if isinstance(problem, DescribedProblem):
         return kernel
-    if kernel.source in (*FALLBACK_SOURCES, ROOFLINE) and problem.uses_tensor_cores:
+    if kernel.source in UNMEASURED_SOURCES and problem.uses_tensor_cores:
         peak = peak_tflops(gpu, problem.dtype, True) * sustained_share(gpu)
         factor = max(compute_us(problem.flops, peak) / kernel.time_us, 1.0)
     time_us, lower_us, upper_us = (factor * us for us in (kernel.time_us, kernel.lower_us, kernel.upper_us))
-    min_us = min_kernel_us(problem, gpu)
-    lower_us = max(lower_us, min_us) if min_us < time_us else lower_us
+    lower_us = limited_lower_us(time_us, lower_us, min_kernel_us(problem, gpu), kernel.source)
     return replace(kernel, time_us=time_us, lower_us=lower_us, upper_us=upper_us)
+
+
+def limited_lower_us(time_us: float, lower_us: float, min_us: float, source: str) -> float:
+    """Return the lower end of an interval, at least ``min_us``. Measured kernels may exceed the peaks of a board."""
+    is_limited = min_us < time_us or source in UNMEASURED_SOURCES
+    return max(lower_us, min(min_us, time_us)) if is_limited else lower_us
 
 
 def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = None) -> float:
@@ -241,12 +230,3 @@ def min_kernel_us(problem: NetworkProblem, gpu: Gpu, algorithm: str | None = Non
     weight_bytes = problem.weight_bytes if isinstance(problem, Operator) else 0
     flops = 0 if has_fewer_flops(algorithm or "") else problem.flops
     return float(roofline_us(flops, max(weight_bytes - gpu.l2_bytes, 0), peak, gpu.dram_gbs))
-
-
-def sustained_share(gpu: Gpu) -> float:
-    """Return the share of the tensor peak that long products reach; `SUSTAINED` and the board's power limit it."""
-    peak_watts = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops
-    if peak_watts:
-        return min(SUSTAINED, gpu.board_watts / peak_watts)
-    flop_per_clock = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
-    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < flop_per_clock <= GEFORCE_FLOP_PER_CLOCK else SUSTAINED

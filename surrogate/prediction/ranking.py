@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from surrogate.bundle.bundle import FamilyModel
-from surrogate.features import CUDNN_GRAPH, BoundedCache, InputError, nearest, version_key, where
+from surrogate.features import CUDNN_GRAPH, BoundedCache, Gpu, InputError, compute_us, nearest, version_key, where
 from surrogate.features.families import AnyProblem
 from surrogate.models.support import Release, Signature, Support
-from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, Estimate, Excluded
+from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, UNMEASURED_SOURCES, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
 from surrogate.report.tables import binary_size
 from surrogate.uncertainty.domain import Domain, ReferenceKey, SettingKey, shape_hash
@@ -198,6 +198,10 @@ class Ranker:
     measured_groups : mapping
         Library → `Family.kernel_group_of` its measured problems in the setting on any GPU. A library is left out if
         measurements of every group exist, or if times do not come from its measurements.
+    device : Gpu
+        The GPU. The source may have its tensor units without their caps.
+    sustained_tflops : float
+        TFLOP/s that no product exceeds without measurements in the setting on the GPU; infinite without a limit.
     unmeasured_value : str
         The first value of the setting that was never measured on the GPU, as in ``math fma``; "" for a measured setting
         or GPU.
@@ -216,6 +220,8 @@ class Ranker:
     library_of: np.ndarray
     notes: Mapping[str, tuple[str, ...]]
     measured_groups: Mapping[str, frozenset[str]]
+    device: Gpu
+    sustained_tflops: float
     unmeasured_value: str
 
     def rank(self, problem: AnyProblem) -> Ranking:
@@ -279,6 +285,9 @@ class Ranker:
             time_us = self._with_rooflines(time_us, unknown, sizes, *of_unknown)
             source[unknown] = ROOFLINE
             half[unknown] = ROOFLINE_HALF_WIDTH
+        if self.sustained_tflops < inf:
+            min_us = np.broadcast_to(compute_us(problems.flops, self.sustained_tflops), len(sizes))[problem_of_row]
+            time_us = np.where(np.isin(source, UNMEASURED_SOURCES), np.maximum(time_us, min_us), time_us)
         # 3. A time below the harness's floor is only an upper bound: the interval is widened up to the floor.
         floor_us = evidence.floor_us[candidate_of_row]
         at_floor = np.flatnonzero(time_us <= floor_us)
@@ -359,13 +368,13 @@ class Ranker:
         """Return the reason if the workspace does not fit into the GPU's memory beside the tensors, else None."""
         if workspace_bytes <= self._free_bytes(problem):
             return None
-        device, tensor_bytes = self.source.context.device, self.setting.family.tensor_bytes(problem)
+        device, tensor_bytes = self.device, self.setting.family.tensor_bytes(problem)
         sizes = (*map(binary_size, (workspace_bytes, tensor_bytes, device.memory_bytes)), device.name)
         return NOTES["workspace_exceeds_memory"].format(*sizes)
 
     def _free_bytes(self, problems: Any) -> Any:
         """Return the bytes of memory beside the tensors; the entire memory if even the tensors do not fit."""
-        memory_bytes = self.source.context.device.memory_bytes or inf
+        memory_bytes = self.device.memory_bytes or inf
         free_bytes = memory_bytes - self.setting.family.tensor_bytes(problems)
         return where(free_bytes < 0, memory_bytes, free_bytes)
 
@@ -373,13 +382,13 @@ class Ranker:
         """Return the caveats of an answer: those of its library, and whether the tensors exceed the GPU's memory."""
         if not self.tensors_exceed_memory(problem):
             return self.notes[library]
-        device = self.source.context.device
+        device = self.device
         sizes = map(binary_size, (int(self.setting.family.tensor_bytes(problem)), device.memory_bytes))
         return (*self.notes[library], NOTES["tensors_exceed_memory"].format(*sizes, device.name))
 
     def tensors_exceed_memory(self, problems: Any) -> Any:
         """Return whether the tensors of one problem, or of each problem of arrays, exceed the GPU's memory."""
-        return self.setting.family.tensor_bytes(problems) > (self.source.context.device.memory_bytes or inf)
+        return self.setting.family.tensor_bytes(problems) > (self.device.memory_bytes or inf)
 
     def _is_crossed(self, problems: Any) -> np.ndarray:
         """Return True (libraries, problems) if the problem's kernel group was never measured in the setting."""
@@ -432,7 +441,7 @@ class Ranker:
         """
         if self.setting.family.parameter_names:
             return np.array(2 * [[self.source.min_us(self.setting.problem(row)) for row in sizes.tolist()]])
-        family, values, device = self.setting.family, self.setting.by_name, self.source.context.device
+        family, values, device = self.setting.family, self.setting.by_name, self.device
         ends = [family.shortest_us(problem, values, device, counts_flops=counts) for counts in (False, True)]
         if len(sizes) == 1:  # faster without broadcasting
             return np.array(ends, dtype=np.float64).reshape(2, 1)

@@ -6,17 +6,27 @@ A source covers a complete setting: one combination of direction, element type, 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
+from math import inf
 from operator import eq
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel
-from surrogate.features import DEFAULT_ALGORITHM, HALF, BoundedCache, InputError, UnknownGpuError, check_choice, nearest
+from surrogate.features import (
+    DEFAULT_ALGORITHM,
+    HALF,
+    BoundedCache,
+    InputError,
+    UnknownGpuError,
+    check_choice,
+    nearest,
+    peak_tflops,
+)
 from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, version_number
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
-from surrogate.features.gpu import Gpu, canonical, gpu, registry, unlisted_gpu
+from surrogate.features.gpu import Gpu, canonical, gpu, registry, uncapped, unlisted_gpu
 from surrogate.features.problem import QUANTISED
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
@@ -61,6 +71,8 @@ class Question(NamedTuple):
 class SettingFacts(NamedTuple):
     """The facts that decide the sources of a setting.
 
+    ``board`` is the GPU. ``device`` is the GPU without the caps of its tensor units if a family of operators was never
+    measured on it: its kernels are then like those of other boards, and the board's peak limits their times.
     ``choosable``: candidate → whether it can be chosen. ``is_measured``: whether a library was measured in the setting
     on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
     ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``fastest`` answers the measured
@@ -70,6 +82,7 @@ class SettingFacts(NamedTuple):
     """
 
     setting: QuerySetting
+    board: Gpu
     device: Gpu
     family_model: FamilyModel
     similar: SimilarGpus
@@ -246,7 +259,9 @@ class Resolver:
         """Return the facts that decide the sources of a question."""
         family, gpu_name, values, library, _, requested, _ = question
         family_model = self.family_model(question)
-        device = self.device(gpu_name)
+        board = device = self.device(gpu_name)
+        if isinstance(family, OperatorFamily) and not self.bundle.has_measured(gpu_name):
+            device = uncapped(board)
         others = {name: self.device(name) for name in family_model.domain.gpus if name != gpu_name}
         similar = SimilarGpus.of(family_model, values, device, others)
         choosable: dict[LibraryCandidate, bool] = {}
@@ -273,6 +288,7 @@ class Resolver:
         return _with_datasheet(
             SettingFacts(
                 setting=QuerySetting(family, gpu_name, tuple(versions), values),
+                board=board,
                 device=device,
                 family_model=family_model,
                 similar=similar,
@@ -492,12 +508,24 @@ def _ranker(
         evidence=evidence,
         source_name=MODEL if MODEL in evidence.source else fallback,
         measured_groups={} if facts.analytical is not None else _measured_groups(facts),
+        device=facts.board,
+        sustained_tflops=_sustained_tflops(facts),
         unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),
         notes=notes,
     )
+
+
+def _sustained_tflops(facts: SettingFacts) -> float:
+    """Return `Ranker.sustained_tflops` of a setting."""
+    family, dtype = facts.setting.family, facts.setting.by_name.get("dtype", "")
+    if not isinstance(family, OperatorFamily):
+        return inf
+    if not family.kinds[facts.setting.values[0]].tensor_cores(dtype, facts.setting.by_name["math"]):
+        return inf
+    return peak_tflops(facts.board, dtype, True) * datasheet.sustained_share(facts.board)
 
 
 def _measured_groups(facts: SettingFacts) -> dict[str, frozenset[str]]:

@@ -28,6 +28,8 @@ SOURCES: dict[str, str] = read_toml(__file__)
 candidate gives its time. `FLOOR` marks a time that is shorter than its harness can measure."""
 FALLBACK_SOURCES = (SIMILAR_GPU, DATASHEET)
 """Sources of answers for an unmeasured GPU, or for an unmeasured setting on a GPU."""
+UNMEASURED_SOURCES = (*FALLBACK_SOURCES, ROOFLINE)
+"""Sources of times that no measurement of the setting on the GPU supports: the datasheet peaks limit them."""
 TITLE_SUFFIXES = {SIMILAR_GPU: ", from other GPUs", DATASHEET: ", from its datasheet"}
 """Source of a setting → text that the heading adds."""
 MEASURED_HALF_WIDTH = log(1.05)

@@ -14,7 +14,7 @@ from surrogate.bundle.bundle import load as load_bundle
 from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily
-from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu, uncapped
+from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
 from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.prediction.kernel_times import within_peaks
@@ -288,6 +288,9 @@ class ShippedBundle(Bundle):
 
     family_models: ShippedFamilyModels
 
+    def has_measured(self, gpu: str) -> bool:
+        return any(gpu in bundle.gpus for bundle in shipped())
+
     def operator_times(self, gpu: str) -> KernelFunction:
         predictor, device = _cached_operators(gpu, environ.get(ENVIRONMENT_VARIABLE, "")), _registered_gpu(gpu)
         return lambda problems: [within_peaks(each, device) for each in predictor.kernel_times(problems, keep=False)]
@@ -341,13 +344,10 @@ def _cached_bundle(path: Path) -> Bundle:
 def load_operators(name: str, library: str | None = None) -> Predictor:
     """Return a predictor of all operators but convolutions on a GPU by name, from the shipped bundles.
 
-    An operator that no bundle covers gets its roofline time. ``library`` limits the kernels to one framework. For an
-    unmeasured GPU the caps of its tensor units are ignored; the caller must limit times by the GPU's own peak. Raises
+    An operator that no bundle covers gets its roofline time. ``library`` limits the kernels to one framework. Raises
     `InputError` for an unknown GPU or library.
     """
-    device = _registered_gpu(name)
-    devices = {device.name: uncapped(device)} if all(device.name not in b.gpus for b in shipped()) else {}
-    return Predictor(_joined(Bundle({}, devices=devices)), gpu=device.name, library=library)
+    return Predictor(_joined(Bundle({})), gpu=_registered_gpu(name).name, library=library)
 
 
 @lru_cache(maxsize=8)

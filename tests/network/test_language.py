@@ -20,7 +20,7 @@ from surrogate.network.language_step import GAP_US, read_language
 from surrogate.network.language_step import Step as LanguageStep
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import fastest_framework, load_predictors
-from surrogate.prediction.kernel_times import SUSTAINED
+from surrogate.prediction.sources.datasheet import SUSTAINED
 from tests.known import cases, known_answers
 
 CONFIGURATIONS = known_answers(__file__)

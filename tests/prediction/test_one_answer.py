@@ -29,9 +29,10 @@ COMPARED_FIELDS = ("time_us", "lower_us", "upper_us", "source", "in_domain", "li
 
 
 def questions() -> list[tuple[str, dict[str, str]]]:
-    """Return convolutions in several settings, and the known problem of every operator."""
-    kinds = [cls.KNOWN_ANSWER.problem for cls in OPERATORS.values() if cls.KNOWN_ANSWER]
-    return [(text, settings) for text in CONVOLUTIONS for settings in SETTINGS] + [(text, {}) for text in kinds]
+    """Return convolutions in several settings, the known problem of every operator, and long products."""
+    kinds = [(cls.KNOWN_ANSWER.problem, {}) for cls in OPERATORS.values() if cls.KNOWN_ANSWER]
+    products = [("gemm:m2000n27648k5120", {"dtype": dtype}) for dtype in ("bf16", "int4_wo", "fp8")]
+    return [(text, settings) for text in CONVOLUTIONS for settings in SETTINGS] + kinds + products
 
 
 @pytest.fixture(scope="module", params=GPUS)
@@ -112,10 +113,13 @@ def test_kernels_of_networks_and_traces_equal_the_selections_picks(predictor: Pr
     for problem, _ in pairs:
         if problem in convolutions or problem.fallbacks() != (problem,):
             continue
-        (kernel,) = predictor.kernel_times([problem])
+        (kernel,) = predictors.kernel_predictor.kernel_times([problem])
         if kernel.library:
             ranked = predictor.select(problem, library=kernel.library).estimates[0]
             assert (kernel.call_us, kernel.algorithm) == (ranked.time_us, ranked.candidate.name), problem
+            if not family_of(problem).has_call_cost:
+                answer = predictors.default_math_answers([problem])[problem]
+                assert answer[:3] == pytest.approx(ranked[1:4]), problem
             compared += 1
     assert compared >= 5
 

@@ -32,6 +32,23 @@ HALVES, TF32 = "half", "tf32"
 SINGLE, SUM, STEP = "", "sum", "step"
 """Keys of the errors of single kernels, of sums of the kernels of networks, and of training steps."""
 
+SUSTAINED = 0.94
+"""Share of the tensor peak that long products reach if nothing else limits them.
+
+Source: fp8 products on H20 in zksainx/pipeweave's table; the vendor limits this GPU's tensor units. The median of the
+products over 4096 × 4096 × 2048 is 0.93, the maximum 0.95.
+"""
+GEFORCE_FLOP_PER_CLOCK = 520.0
+"""Maximum of half-precision operations per clock on an SM of a GeForce board; the vendor limits its tensor units.
+
+All other boards do more.
+"""
+GEFORCE_SUSTAINED = 1.05
+"""Share of the tensor peak that GeForce boards reach; they run above the datasheet clock.
+
+Source: timm's transformers on RTX 3090 and 4090, half of their families.
+"""
+
 KernelFunction = Callable[[Sequence[AnyProblem]], "Sequence[KernelTime]"]
 """A function of problems that returns the time of each in a busy stream."""
 
@@ -124,6 +141,15 @@ def product_models(setting: QuerySetting, gpu: Gpu, measured: Collection[str]) -
     is_tiled = gpu.vendor == "amd" and {*setting.values[:1]} & {*setting.family.tiled_kinds}
     is_covered = is_tiled and measured and {*measured} <= {*shipped_product_models().fitted_on}
     return shipped_product_models() if is_covered else None
+
+
+def sustained_share(gpu: Gpu) -> float:
+    """Return the share of the tensor peak that long products reach; `SUSTAINED` and the board's power limit it."""
+    peak_watts = gpu.tensor_pj_per_flop * gpu.bf16_tensor_tflops
+    if peak_watts:
+        return min(SUSTAINED, gpu.board_watts / peak_watts)
+    flop_per_clock = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
+    return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < flop_per_clock <= GEFORCE_FLOP_PER_CLOCK else SUSTAINED
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.operators import with_default_math
 from surrogate.network.predict import Predictors
-from surrogate.prediction.kernel_times import sustained_share
+from surrogate.prediction.sources.datasheet import sustained_share
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, is_shape, kernels_by_owner, rebatched, sizes_of_batch
 from surrogate.trace.events.tables import Floats, Trace, enclosing
