@@ -31,7 +31,7 @@ from surrogate.features.problem import QUANTISED
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
 from surrogate.models.json_types import key_text
-from surrogate.prediction.ranking import CandidateEvidence, Ranker, SupportRules
+from surrogate.prediction.ranking import MAX_ROOFLINES, CandidateEvidence, Ranker, SupportRules
 from surrogate.prediction.results import DATASHEET, MODEL, NOTES, SIMILAR_GPU
 from surrogate.prediction.sources import datasheet
 from surrogate.prediction.sources.model import TreeSource, model_source
@@ -510,6 +510,7 @@ def _ranker(
         measured_groups={} if facts.analytical is not None else _measured_groups(facts),
         device=facts.board,
         sustained_tflops=_sustained_tflops(facts),
+        max_rooflines=MAX_ROOFLINES if setting.values[0] in getattr(setting.family, "tiled_kinds", ()) else inf,
         unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},

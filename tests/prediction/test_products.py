@@ -113,12 +113,14 @@ def test_a_quantised_type_lists_no_kernel_of_another_quantised_type() -> None:
 
 @pytest.mark.parametrize("name", ["rtx-3090", "rtx-4090", "rtx-5090"])
 def test_no_product_is_faster_than_the_peak_of_a_geforce_board(name: str) -> None:
-    """vLLM accumulates fp16 in fp32, so both halves take as long. fp32 was not measured, and has the roofline."""
-    products = [Gemm(m=8192, n=8192, k=8192, dtype=dtype, math="default") for dtype in ("fp16", "bf16", "fp8", "fp32")]
+    """vLLM accumulates fp16 in fp32, so both halves take as long. Its int4_wo was measured on no GPU."""
+    types = ("fp16", "bf16", "fp8", "fp32", "int4_wo")
+    products = [Gemm(m=8192, n=8192, k=8192, dtype=dtype, math="default") for dtype in types]
     kernels = [within_peaks(each, gpu(name)) for each in load_operators(name, "vllm").kernel_times(products)]
     assert kernels[0].time_us == kernels[1].time_us
     for product, kernel in zip(products, kernels, strict=True):
-        assert product.flops / kernel.time_us / 1e6 < 1.051 * peak_tflops(gpu(name), product.dtype, True)
+        peak_us = product.flops / peak_tflops(gpu(name), product.dtype, True) / 1e6
+        assert peak_us <= 1.051 * kernel.lower_us and kernel.upper_us < 6 * peak_us
 
 
 @pytest.mark.parametrize("name", ["a100", "h100-sxm", "b200"])
