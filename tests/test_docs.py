@@ -170,9 +170,9 @@ def test_readme_has_exactly_two_installation_lines() -> None:
     assert not [line for line in lines if line.startswith(("pip install", "python3 -m pip")) and line not in SET_UP]
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "surrogate" / "README.md"], ids=["README", "guide"])
-def test_every_command_is_named(page: Path) -> None:
-    assert set(COMMANDS) <= set(re.findall(r"seer ([a-z]+)", page.read_text(encoding="utf-8")))
+def test_the_guide_names_every_command() -> None:
+    text = (ROOT / "surrogate" / "README.md").read_text(encoding="utf-8")
+    assert set(COMMANDS) <= set(re.findall(r"seer ([a-z]+)", text))
 
 
 def rows(page: Path, head: str) -> list[list[str]]:
