@@ -30,4 +30,4 @@ def record_times(path: Path, runs: Mapping[str, tuple[str, float]]) -> None:
     for name, (command, seconds) in runs.items():
         table.loc[name] = [command, round(seconds)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, table.to_csv(lineterminator="\n"))
+    write_text(path, table.to_csv(float_format="%.0f", lineterminator="\n"))
