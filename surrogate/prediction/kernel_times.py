@@ -165,10 +165,10 @@ class KernelTimes:
             family = family_of(fallback)
             if family.name not in self._resolver.bundle.family_models:
                 continue
-            question = Question(family, target.name, family.setting_of(fallback), self._library)
+            question = self._question(family, target, family.setting_of(fallback))
             measured = self._resolver.in_measured_type(question)
             family_model = self._resolver.family_model(measured)
-            for library in family_model.domain.default_libraries if self._library is None else [self._library]:
+            for library in family_model.domain.default_libraries if question.library is None else [question.library]:
                 reference = family_model.domain.reference_key(library, measured.setting_values)
                 rows = family_model.row_counts.get(reference, 0)
                 gpu_rows = family_model.row_counts.get(reference._replace(gpu=target.name), 0)
@@ -176,6 +176,24 @@ class KernelTimes:
                     choice = FallbackChoice(index, measured._replace(library=library))
                     ranked.setdefault((gpu_rows >= MIN_ROWS, rows >= MIN_ROWS, -index, rows), choice)
         return ranked[max(ranked)] if ranked else None
+
+    def _question(self, family: Family, target: Gpu, setting_values: tuple[str, ...]) -> Question:
+        """Return the question about the framework's kernels in a setting.
+
+        It allows all libraries if the family was measured on the vendor's GPUs, but not with the framework: on AMD's
+        GPUs, vLLM and SGLang run AITER's products and experts.
+        """
+        question = Question(family, target.name, setting_values, self._library)
+        every = question._replace(library=None)
+        if self._library is None or self._has_vendor(question, target) or not self._has_vendor(every, target):
+            return question
+        return every
+
+    def _has_vendor(self, question: Question, target: Gpu) -> bool:
+        """Return whether a GPU of the vendor was measured with the library of a question, or with any library."""
+        domain = self._resolver.family_model(question).domain
+        gpus = {key.gpu for key in domain.settings if question.library in (None, key.library)}
+        return any(self._resolver.device(name).vendor == target.vendor for name in gpus)
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:

@@ -101,6 +101,14 @@ def test_only_products_of_amd_gpus_use_the_amd_bundles() -> None:
         assert bundle_path(*query).name != "rocblas"
 
 
+@pytest.mark.parametrize("framework", ["vllm", "sglang"])
+def test_frameworks_run_the_measured_products_of_amd_gpus(framework: str) -> None:
+    text = "gemm:m32n57344k8192"
+    (kernel,) = load_operators("mi300x", framework).kernel_times([load("mi300x").read(text, dtype="bf16")])
+    (best, *_) = load("mi300x").select(text, dtype="bf16").candidates
+    assert (kernel.time_us, kernel.library, kernel.source) == (best.time_us, best.library, "model")
+
+
 def test_a_quantised_type_lists_no_kernel_of_another_quantised_type() -> None:
     """Only TensorRT-LLM was measured in int8_sq. Experts in fp8 were not measured with every routing."""
     hopper = load("h100-sxm")
