@@ -24,7 +24,7 @@ from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime
 from surrogate.network.training import is_recomputed, is_update, repeats
 from surrogate.prediction.kernel_times import limited_lower_us, min_kernel_us, within_peaks
 from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
-from surrogate.prediction.sources.datasheet import STEP, common_share, datasheet_models
+from surrogate.prediction.sources.datasheet import STEP, above_peak_note, common_share, datasheet_models
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -193,7 +193,7 @@ class Predictors:
         workspace_bytes = max((layer.workspace_bytes for layer in times), default=0)  # one is allocated at a time
         choices = {problem: selections[run] for problem, run in runs.items() if run in selections}
         reasons = (choices[layer.problem].reason for layer in network.layers if layer.problem in choices)
-        return NetworkTime(
+        result = NetworkTime(
             network=network.name,
             gpu=self.gpu.name,
             layers=times,
@@ -215,6 +215,9 @@ class Predictors:
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
             peak=self._peak(network, runs),
         )
+        is_above_peak = (result.mfu or 0.0) * result.total_us > result.lower_us
+        notes = filter(None, [above_peak_note(self.gpu) if is_above_peak else ""])
+        return replace(result, notes=(*result.notes, *notes))
 
     def _half_width(self, answers: Collection[tuple[NetworkProblem, ProblemTime]]) -> float | None:
         """Return the half width in log time of a language model's step; None if all its kernels were measured."""

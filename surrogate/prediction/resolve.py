@@ -348,6 +348,8 @@ class Resolver:
             yield NOTES["shared_memory_unchecked"]
         if rank_note:
             yield rank_note
+        if _sustained_tflops(facts) < inf and (note := datasheet.above_peak_note(facts.board)):
+            yield note
         if facts.fastest is not None:
             (version,), gpu = dict(facts.fastest.setting.versions).values(), facts.fastest.setting.gpu
             yield NOTES["from_fastest"].format(MODEL if gpu == device.name else SIMILAR_GPU, version, gpu)

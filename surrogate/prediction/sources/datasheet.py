@@ -19,7 +19,7 @@ from surrogate.bundle.bundle import FamilyModel
 from surrogate.features import BANDWIDTH_FIELDS, HALF, PRODUCTS, Gpu, TensorCoreModel, tiled_product_us
 from surrogate.features.families import AnyProblem, NetworkProblem, family_of
 from surrogate.models.json_types import from_json_types
-from surrogate.prediction.results import DATASHEET
+from surrogate.prediction.results import DATASHEET, NOTES
 from surrogate.prediction.sources.source import Context, QuerySetting, Source, Times
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 
@@ -150,6 +150,12 @@ def sustained_share(gpu: Gpu) -> float:
         return min(SUSTAINED, gpu.board_watts / peak_watts)
     flop_per_clock = gpu.bf16_tensor_tflops * 1e6 / (gpu.sms * gpu.boost_mhz)
     return GEFORCE_SUSTAINED if gpu.vendor == "nvidia" and 0 < flop_per_clock <= GEFORCE_FLOP_PER_CLOCK else SUSTAINED
+
+
+def above_peak_note(board: Gpu) -> str:
+    """Return a note if products of the board may be faster than its datasheet peak, else ""."""
+    share = sustained_share(board)
+    return NOTES["above_peak"].format(100 * (share - 1), board.name) if share > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
