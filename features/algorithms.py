@@ -31,8 +31,9 @@ MECHANISM_CODE: dict[str, int] = {name: code for code, name in enumerate(MECHANI
 class Algorithm:
     """An algorithm of a library in one direction.
 
-    ``enum`` is the library's own number (−1 if it has none). ``deterministic``: two runs give the same bits.
-    ``implemented`` is False for enum values that no release ever supported.
+    ``enum`` is the library's own number (−1 if it has none). ``deterministic``: whether two runs give the same bits, by
+    the library's documentation; None if it does not say. ``implemented`` is False for enum values that no release
+    ever supported.
     """
 
     library: str
@@ -40,7 +41,7 @@ class Algorithm:
     name: str
     mechanism: Mechanism
     enum: int = -1
-    deterministic: bool = True
+    deterministic: bool | None = None
     implemented: bool = True
 
 

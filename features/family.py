@@ -27,10 +27,10 @@ P = TypeVar("P")
 
 
 class Candidate(NamedTuple):
-    """An implementation that a library offers for a problem. ``deterministic``: two runs give the same bits."""
+    """An implementation that a library offers for a problem. ``deterministic`` is None if that is undocumented."""
 
     algorithm: str
-    deterministic: bool = True
+    deterministic: bool | None = None
     implemented: bool = True
 
 
@@ -236,9 +236,10 @@ class Family(ABC, Generic[P]):
         """Return the library's registered candidates, in order; empty if only measurements list them."""
         return ()
 
-    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool:
-        """Return True if two runs of a candidate give the same bits; also if that is unknown."""
-        return all(each.deterministic for each in self.candidates(library, setting) if each.algorithm == algorithm)
+    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool | None:
+        """Return whether two runs of a candidate give the same bits, by the library's documentation; None: unknown."""
+        stated = (each.deterministic for each in self.candidates(library, setting) if each.algorithm == algorithm)
+        return next(stated, None)
 
     def mechanism(self, library: str, setting: tuple[str, ...], algorithm: str) -> str:
         """Return a candidate's mechanism, the second argument of `Formula.candidate`; "" if there is only one."""

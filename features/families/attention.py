@@ -251,7 +251,7 @@ class BackwardPass(AttentionOperator):
 
     __slots__ = ()
     CHOICES: ClassVar[Choices] = {**AttentionOperator.CHOICES, "phase": ("context", "encoder")}
-    NONDETERMINISTIC: ClassVar[frozenset[str]] = frozenset({"sdpa"})
+    DETERMINISTIC: ClassVar[Mapping[str, bool]] = {"sdpa": False, "sdpa_deterministic": True}
 
     def gradients(self, of: str) -> Gradients:
         """Return nothing: it is a gradient."""

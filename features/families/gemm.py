@@ -1,5 +1,6 @@
 """The family of matrix products: gemm, bmm, and linear and addmm with their bias."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from .. import roofline
@@ -33,6 +34,7 @@ class Gemm(Operator):
     BATCH: ClassVar[str] = "batch"
     BATCHES: ClassVar[tuple[str, ...]] = ("batch", "m", "k", "n")  # in the weight's gradient the batch is k
     MULTIPLIES: ClassVar[bool] = True
+    DETERMINISTIC: ClassVar[Mapping[str, bool]] = {"cublas": True}  # cuBLAS documentation, "Results reproducibility"
     CHOICES: ClassVar[Choices] = {"dtype": tuple(ELEMENTS), "math": MATHS}
 
     batch: Annotated[int, Size("independent products, or samples")] = 1

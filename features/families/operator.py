@@ -109,8 +109,8 @@ class Operator(InNetwork, ABC):
     """Kinds of the same sizes and the same traffic, nearest first. Their measurements replace missing ones."""
     BANDWIDTH_SHARE: ClassVar[str] = ""
     """The name of its share of the DRAM bandwidth in `TensorCoreModel`: streaming, norm or pool; empty if unknown."""
-    NONDETERMINISTIC: ClassVar[frozenset[str]] = frozenset()
-    """Algorithms with which two runs may differ in bits."""
+    DETERMINISTIC: ClassVar[Mapping[str, bool]] = {}
+    """Algorithm or library → whether two runs give the same bits, by its documentation."""
     APPLIED_BY: ClassVar[str] = ""
     """For a norm: the kind, of the same sizes, that scales and shifts with known statistics."""
 

@@ -177,9 +177,10 @@ class OperatorFamily(Family[Operator]):
         multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
         return missing_units(gpu_by_name(gpu_name), *setting[1:3]) if multiplies else None
 
-    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool:
-        """Return False for an algorithm that the operator lists as nondeterministic."""
-        return algorithm not in self.kinds[setting[0]].NONDETERMINISTIC
+    def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool | None:
+        """Return what the operator states about the algorithm or its library; None if it states nothing."""
+        stated = self.kinds[setting[0]].DETERMINISTIC
+        return stated.get(algorithm, stated.get(library))
 
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Return True if the operator is one pass over memory."""

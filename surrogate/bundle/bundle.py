@@ -20,6 +20,8 @@ from surrogate.features import Gpu, InputError, check_choice, description_of, re
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.models import json_types
 from surrogate.models.call_cost import CallCost, CallKey
+from surrogate.models.requirements import FILE as REQUIREMENTS_FILE
+from surrogate.models.requirements import Requirements
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, Widths
@@ -123,6 +125,8 @@ class FamilyModel:
     min_us: Mapping[CallKey, float] = field(default_factory=dict)
     """Lower bounds of predicted times, in µs."""
     floors: tuple["HarnessFloor", ...] = ()
+    requirements: Requirements | None = None
+    """The workspaces and the determinism that the training data state."""
 
     @cached_property
     def boosted_arrays(self) -> "BoostedArrays | None":
@@ -265,6 +269,8 @@ class Bundle:
             files |= {f"{name}/model/{file}": content for file, content in family_model.model.to_files().items()}
             tables = {"support": family_model.support, "widths": family_model.widths, "domain": family_model.domain}
             files |= {f"{name}/{table}.json": content.to_json() for table, content in tables.items()}
+            if family_model.requirements is not None:
+                files[f"{name}/{REQUIREMENTS_FILE}"] = family_model.requirements.to_bytes()
             # A calibrated model stores the parameters of its base in its own files.
             parts[name] = StoredFamilyModel(
                 model=family_model.model.name,
@@ -422,6 +428,9 @@ def _family_model(family: Family, stored: StoredFamilyModel, files: Mapping[str,
         widths = Widths.from_json(files[f"{family.name}/widths.json"], domain.libraries)
         if widths.max_half_width > MAX_WIDTH:
             raise InputError(f"a half width is above {MAX_WIDTH} in log time")
+    with json_types.input_error_if_damaged(f"{family.name}/{REQUIREMENTS_FILE}"):
+        stated = files.get(f"{family.name}/{REQUIREMENTS_FILE}")
+        requirements = None if stated is None else Requirements.from_bytes(stated)
     family_model = FamilyModel(
         family=family,
         fitted=StoredModel(stored.model, stored.params, model_files),
@@ -433,6 +442,7 @@ def _family_model(family: Family, stored: StoredFamilyModel, files: Mapping[str,
         row_counts={ReferenceKey.from_text(text, family): count for text, count in stored.row_counts.items()},
         min_us=stored.least_us,
         floors=stored.floors,
+        requirements=requirements,
     )
     if TREES_FILE in model_files:
         _ = family_model.boosted_arrays  # damaged arrays raise now

@@ -31,6 +31,7 @@ from surrogate.models.call_cost import CallKey, fit_call_costs
 from surrogate.models.configurations import Configurations
 from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.registry import TRAINED
+from surrogate.models.requirements import Requirements
 from surrogate.uncertainty import fit
 from surrogate.uncertainty.domain import PER_DOUBLING, Domain, ReferenceKey, reference_columns
 from surrogate.uncertainty.intervals import ALL, AVERAGE_RANK, RANK_BY_MODEL, UnmeasuredGpuErrors, Widths
@@ -268,6 +269,7 @@ class _FamilyFits(NamedTuple):
             row_counts=row_counts(ok),
             min_us=min_times(ok) if model.has_min_us else {},
             floors=harness_floors(data, rows.family),
+            requirements=Requirements.fit(ok),
         )
         card = held_out_card(rows, holdout_us, measured, distance, rules=support, candidates=data.candidates)
         card["split"] = self._split_words()

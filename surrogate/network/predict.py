@@ -335,7 +335,7 @@ class Predictors:
             problem=str(problem),
             algorithm=algorithm.name if algorithm else None,
             **{name: getattr(answer, name) + gap_us for name in ("time_us", "lower_us", "upper_us")},
-            workspace_bytes=int(estimate.workspace_bytes) if estimate else 0,
+            workspace_bytes=(estimate.workspace_bytes if estimate else None) or 0,
             flops=problem.flops,
             bytes=problem.dram_bytes,
             bound=bound if paper_class is None else paper_class,

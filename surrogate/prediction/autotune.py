@@ -69,7 +69,7 @@ class Attempt:
 
     def within(self, limits: Limits) -> Self:
         """Return the attempt, without its time and with the reason if the limits refuse the algorithm."""
-        refusal = limits.refusal(self.workspace_bytes, self.deterministic)
+        refusal = limits.refusal(self.workspace_bytes or 0, self.deterministic is not False)
         return self if refusal is None or self.measured_us is None else replace(self, measured_us=None, reason=refusal)
 
 
@@ -332,7 +332,7 @@ def with_attempts(selection: Selection, attempts: Iterable[Attempt], limits: Lim
     estimates = [_measured_estimate(estimate, ran) for estimate in remaining]
     added = [
         _measured_estimate(
-            Estimate(LibraryCandidate("", selection.library, name), 0.0, 0.0, 0.0, 0.0, 0, MEASURED), ran
+            Estimate(LibraryCandidate("", selection.library, name), 0.0, 0.0, 0.0, 0.0, None, MEASURED), ran
         )
         for name, attempt in ran.items()
         if name not in ranked and attempt.workspace_bytes is not None

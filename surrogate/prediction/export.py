@@ -265,7 +265,7 @@ def _candidate_record(ranked: Ranked, problem: AnyProblem, several_libraries: bo
         "enum": _enum_or_none(ranked, problem),
         **names,
         "time_us": ranked.time_us,
-        "workspace_bytes": None if ranked.workspace_bytes is None else int(ranked.workspace_bytes),
+        "workspace_bytes": ranked.workspace_bytes,
     }
 
 
@@ -353,7 +353,8 @@ def _c_row(key: tuple[Any, ...], values: tuple[Any, ...], selection: Selection) 
         name = "/".join(filter(None, (best.candidate.algorithm, best.candidate.solver)))
         note = f"{note} {selection.problem.direction}: {name}"
     inner = ", ".join(map(_c_value, (key, *values)))
-    end = f"{best.time_us:.6e}f, UINT64_C({int(best.workspace_bytes)})"
+    size = "UINT64_MAX" if best.workspace_bytes is None else f"UINT64_C({best.workspace_bytes})"
+    end = f"{best.time_us:.6e}f, {size}"
     return f"    /* {_comment_text(note)} */\n    {{{inner}, {end}}}"
 
 
@@ -428,7 +429,7 @@ def find_db_key(conv: Conv) -> str:
 
 def _find_db_entry(ranked: Ranked, direction: str) -> str:
     algorithm_name = f"miopenConvolution{IN_FIND_DB[direction]}Algo{ranked.algorithm}"
-    return f"{ranked.solver}:{ranked.time_us / 1000:.9g},{int(ranked.workspace_bytes or 0)},{algorithm_name}"
+    return f"{ranked.solver}:{ranked.time_us / 1000:.9g},{ranked.workspace_bytes or 0},{algorithm_name}"
 
 
 FORMS = {"json": json_table, "c-header": c_header, "miopen-user-db": miopen_user_db}

@@ -306,7 +306,7 @@ class Predictor:
             time_us=estimate.time_us,
             lower_us=estimate.lower_us,
             upper_us=estimate.upper_us,
-            workspace_bytes=None if is_described else estimate.workspace_bytes,
+            workspace_bytes=estimate.workspace_bytes,
             source=estimate.source,
             in_domain=estimate.in_domain,
             reason=refusal or ranker.reason(problem, estimate),

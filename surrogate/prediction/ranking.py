@@ -19,6 +19,7 @@ import numpy as np
 from surrogate.bundle.bundle import FamilyModel
 from surrogate.features import CUDNN_GRAPH, BoundedCache, Gpu, InputError, compute_us, nearest, version_key, where
 from surrogate.features.families import AnyProblem
+from surrogate.models.requirements import UNKNOWN
 from surrogate.models.support import Release, Signature, Support
 from surrogate.prediction.results import FLOOR, MODEL, NOTES, ROOFLINE, UNMEASURED_SOURCES, Estimate, Excluded
 from surrogate.prediction.sources.source import LibraryCandidate, QuerySetting, Source, Times
@@ -130,6 +131,8 @@ class CandidateEvidence:
         Why the candidate's setting is outside the training data; None if it is inside.
     is_inside : array of bool
         Whether the candidate's setting is inside the training data.
+    has_workspace : array of bool
+        Whether a formula gives the candidate's workspace.
     """
 
     source: np.ndarray
@@ -140,6 +143,7 @@ class CandidateEvidence:
     counts_flops: np.ndarray
     outside: tuple[str | None, ...]
     is_inside: np.ndarray
+    has_workspace: np.ndarray
 
     def outside_of(self, domain: Domain, keys: Sequence[SettingKey], versions: Mapping[str, str]) -> Self:
         """Return the evidence with the reasons of a domain; ``versions``: library → version."""
@@ -152,7 +156,7 @@ class AnswerRows(NamedTuple):
     """Answers in columns (rows,): row i is candidate ``candidate[i]`` on problem ``problem[i]``.
 
     ``half_width`` is in log time. ``in_domain`` marks rows inside the training data. ``fails`` marks candidates that
-    are expected not to run.
+    are expected not to run. ``workspace_bytes`` is `UNKNOWN` if nothing states it.
     """
 
     problem: np.ndarray
@@ -318,7 +322,8 @@ class Ranker:
         in_domain &= ~is_crossed
         # 5. A candidate fails if its workspace does not fit beside the tensors.
         free_bytes = self._free_bytes(problems)
-        needs_more = times.workspace_bytes > (free_bytes if np.ndim(free_bytes) == 0 else free_bytes[problem_of_row])
+        workspace = self._workspace_bytes(sizes, problem_of_row, candidate_of_row, times)
+        needs_more = workspace > (free_bytes if np.ndim(free_bytes) == 0 else free_bytes[problem_of_row])
         rows = AnswerRows(
             problem=problem_of_row,
             candidate=candidate_of_row,
@@ -326,7 +331,7 @@ class Ranker:
             lower_us=lower_us,
             upper_us=upper_us,
             half_width=half,
-            workspace_bytes=times.workspace_bytes.astype(np.int64),
+            workspace_bytes=workspace,
             source=source,
             in_domain=in_domain,
             fails=needs_more if times.fails is None else needs_more | times.fails,
@@ -336,6 +341,19 @@ class Ranker:
         lower_us, upper_us, source = times.answers
         half = np.log(upper_us / time_us)
         return rows._replace(lower_us=lower_us, upper_us=upper_us, half_width=half, source=source)
+
+    def _workspace_bytes(
+        self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray, times: Times
+    ) -> np.ndarray:
+        """Return the workspaces in bytes, (rows,), by the training data, else by the source's formula."""
+        workspace = np.where(self.evidence.has_workspace[candidate_of_row], times.workspace_bytes, UNKNOWN).astype(int)
+        if (stated := self.family_model.requirements) is not None:
+            for candidate in np.unique(candidate_of_row).tolist():
+                rows = np.flatnonzero(candidate_of_row == candidate)
+                key = (self.setting.gpu, self.candidates[candidate].key, *self.setting.values)
+                found = stated.workspace_bytes(key, sizes[problem_of_row[rows]])
+                workspace[rows] = np.where(found == UNKNOWN, workspace[rows], found)
+        return workspace
 
     def estimate(self, problem: AnyProblem, index: np.ndarray) -> tuple[Estimate, str | None]:
         """Return the fastest of the candidates at ``index``, and why it does not run (None if it runs)."""
@@ -378,9 +396,9 @@ class Ranker:
         pairs = zip(rows.workspace_bytes[failing].tolist(), texts, strict=True)
         return [self.memory_refusal(problem, workspace_bytes) or text for workspace_bytes, text in pairs]
 
-    def memory_refusal(self, problem: AnyProblem, workspace_bytes: int) -> str | None:
+    def memory_refusal(self, problem: AnyProblem, workspace_bytes: int | None) -> str | None:
         """Return the reason if the workspace does not fit into the GPU's memory beside the tensors, else None."""
-        if workspace_bytes <= self._free_bytes(problem):
+        if workspace_bytes is None or workspace_bytes <= self._free_bytes(problem):
             return None
         device, tensor_bytes = self.device, self.setting.family.tensor_bytes(problem)
         sizes = (*map(binary_size, (workspace_bytes, tensor_bytes, device.memory_bytes)), device.name)
@@ -413,6 +431,8 @@ class Ranker:
     def _estimates(self, rows: AnswerRows, ranked: np.ndarray) -> list[Estimate]:
         """Return the estimates of the ``ranked`` rows. `AnswerRows` has its columns in the order of `Estimate`."""
         _, candidate, *columns, _ = (column[ranked].tolist() for column in rows)
+        position = Estimate._fields.index("workspace_bytes") - 1
+        columns[position] = [None if size == UNKNOWN else size for size in columns[position]]
         return list(map(Estimate, (self.candidates[i] for i in candidate), *columns))
 
     def _distances(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -566,5 +586,5 @@ def _as_listed(estimate: Estimate, listed: Listed) -> Estimate:
     entry = listed.get(estimate.candidate.name)
     if entry is None:
         return estimate
-    candidate = replace(estimate.candidate, deterministic=entry.deterministic is not False)
-    return estimate._replace(candidate=candidate, workspace_bytes=entry.workspace_bytes or 0)
+    candidate = replace(estimate.candidate, deterministic=entry.deterministic)
+    return estimate._replace(candidate=candidate, workspace_bytes=entry.workspace_bytes)

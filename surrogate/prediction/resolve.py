@@ -558,6 +558,7 @@ def _evidence(facts: SettingFacts, context: Context, widths: Widths, donors: tup
         counts_flops=np.array([not has_fewer_flops(each.name) for each in candidates], dtype=np.int64),
         outside=(),
         is_inside=np.empty(0),
+        has_workspace=np.array([each.has_workspace_formula for each in candidates]),
     ).outside_of(family_model.domain, keys, dict(setting.versions))
 
 
@@ -697,10 +698,17 @@ def _candidates(
             algorithm=key.algorithm,
             solver=key.solver or "",
             mechanism=family.mechanism(library, values, key.algorithm),
-            deterministic=family.is_deterministic(library, values, key.algorithm),
+            deterministic=_is_deterministic(family_model, values, key),
+            has_workspace_formula=key.algorithm in registered,
         ): key.algorithm in choosable
         for key in keys
     }
+
+
+def _is_deterministic(family_model: FamilyModel, values: tuple[str, ...], key: CandidateKey) -> bool | None:
+    """Return the determinism that the training data state, else the library's documentation; None: unknown."""
+    stated = family_model.requirements and family_model.requirements.is_deterministic(key.name)
+    return family_model.family.is_deterministic(key.library, values, key.algorithm) if stated is None else stated
 
 
 def _key_values(question: Question) -> tuple[str, ...]:

@@ -37,8 +37,9 @@ MEASURED_HALF_WIDTH = log(1.05)
 much repeated measurements differ."""
 PRINTED_ROWS = 5
 """Number of rows of `Predictions` that are printed."""
-FORMATS = {"90 %, µs": interval_us, "workspace": binary_size, "P(best)": "{:.2f}".format}
+FORMATS = {"90 %, µs": interval_us, "workspace": lambda size: size_text(size), "P(best)": "{:.2f}".format}
 """Column of a printed prediction or selection → formatter of its values."""
+UNKNOWN = "unknown"
 SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,9}))?\s*(?:([KMGTkmgt])([Ii]?))?[Bb]?\s*", re.ASCII)
 """A number with decimals, and a unit. Units with an i are binary, the others are decimal (SI)."""
 
@@ -47,6 +48,7 @@ class Estimate(NamedTuple):
     """A candidate's predicted or measured time in µs, its 90 % interval, and its workspace in bytes.
 
     ``half_width`` is the half width of the interval in log time, before the GPU's peak limited the lower end.
+    ``workspace_bytes`` is None if it is unknown.
     """
 
     candidate: LibraryCandidate
@@ -54,7 +56,7 @@ class Estimate(NamedTuple):
     lower_us: float
     upper_us: float
     half_width: float
-    workspace_bytes: int
+    workspace_bytes: int | None
     source: str
     in_domain: bool = True
 
@@ -63,7 +65,7 @@ class Ranked(NamedTuple):
     """One candidate of a selection, with its 90 % prediction interval.
 
     ``source`` is one of `SOURCES`. ``probability_best`` is the probability that the candidate is the problem's fastest.
-    ``workspace_bytes`` and ``deterministic`` are None for a described kernel, because its data do not state them.
+    ``workspace_bytes`` and ``deterministic`` are None if they are unknown.
     """
 
     algorithm: str
@@ -83,15 +85,14 @@ class Ranked(NamedTuple):
     def of(cls, estimate: Estimate, probability_best: float, problem: AnyProblem) -> Self:
         """Return an estimate for a problem together with its probability of being the fastest."""
         candidate = estimate.candidate
-        is_stated = not isinstance(problem, DescribedProblem)
         return cls(
             algorithm=candidate.algorithm,
             library=candidate.library,
             time_us=estimate.time_us,
             lower_us=estimate.lower_us,
             upper_us=estimate.upper_us,
-            workspace_bytes=estimate.workspace_bytes if is_stated else None,
-            deterministic=candidate.deterministic if is_stated else None,
+            workspace_bytes=estimate.workspace_bytes,
+            deterministic=candidate.deterministic,
             source=estimate.source,
             probability_best=probability_best,
             solver=candidate.solver,
@@ -133,9 +134,11 @@ class Limits:
 
     def refusal(self, workspace_bytes: int | None, deterministic: bool | None) -> str | None:
         """Return why the limits refuse a candidate of this workspace and determinism (None: unknown), or None."""
-        if self.deterministic and deterministic is False:
-            return "nondeterministic: it adds in an order that changes from run to run"
+        if self.deterministic and deterministic is not True:
+            return NOTES["unknown_determinism" if deterministic is None else "nondeterministic"]
         limit = self.workspace_bytes
+        if limit is not None and workspace_bytes is None:
+            return NOTES["unknown_workspace"]
         if limit is not None and workspace_bytes is not None and workspace_bytes > limit:
             size = binary_size(workspace_bytes)
             return f"needs {workspace_bytes} bytes of workspace ({size}), the limit is {limit} bytes"
@@ -245,7 +248,7 @@ class Selection(TableResult):
         records = []
         for ranked in self.candidates:
             name = {"algorithm": "/".join(filter(None, (ranked.algorithm, ranked.solver)))}
-            costs = {"workspace": ranked.workspace_bytes, "determ.": ranked.deterministic}
+            costs = {"workspace": stated(ranked.workspace_bytes), "determ.": stated(ranked.deterministic)}
             if described_problem is not None:
                 name, costs = varying_parameters(described_problem, ranked), {}
             library = {"library": ranked.library} if several_libraries else {}
@@ -258,6 +261,16 @@ class Selection(TableResult):
     def _caveats(self) -> list[str]:
         """Return the notes, and why the pick is outside the training data."""
         return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
+
+
+def stated(value: int | bool | None) -> int | bool | str:
+    """Return a value for a printed table; None is unknown."""
+    return UNKNOWN if value is None else value
+
+
+def size_text(size: int | str) -> str:
+    """Return a size in bytes as text; `UNKNOWN` stays."""
+    return size if isinstance(size, str) else binary_size(size)
 
 
 def configuration_of(problem: AnyProblem, text: str) -> Configuration | None:
@@ -297,7 +310,7 @@ class Prediction(TableResult):
     time_us, lower_us, upper_us : float
         Predicted time and ends of its interval, in µs.
     workspace_bytes : int or None
-        Estimated workspace; None for a described kernel.
+        Estimated workspace; None if it is unknown.
     source : str
         Origin of the time, one of `SOURCES`.
     in_domain : bool
@@ -345,7 +358,7 @@ class Prediction(TableResult):
             "algorithm": self.algorithm,
             "time_us": self.time_us,
             "90 %, µs": (self.lower_us, self.upper_us),
-            **({} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}),
+            **({} if isinstance(self.problem, DescribedProblem) else {"workspace": stated(self.workspace_bytes)}),
             "source": self.source,
             "in_domain": self.in_domain,
             "supported": self.supported,
@@ -367,7 +380,7 @@ class Predictions(TableResult):
     in_domain, supported : array of bool, (rows,)
         Whether the row is inside the training data, and whether the library is expected to run the candidate.
     workspace_bytes : array of float, (rows,)
-        Estimated workspace; NaN for a described kernel, because its data do not state it.
+        Estimated workspace; NaN if it is unknown.
     source : array of str, (rows,)
         Origin of each time, one of `SOURCES`.
     notes : array of tuple of str, (rows,)

@@ -14,6 +14,7 @@ from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features import InputError, RowError, canonical, check_choice, checked_int
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
 from surrogate.features.families import family as family_named
+from surrogate.models.requirements import UNKNOWN
 from surrogate.prediction.ranking import Ranker, has_engines, is_listed
 from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions
@@ -97,8 +98,6 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
             out[name][group.positions] = values
 
     in_parallel(answer, chunks, threads_for(len(frame)))
-    if described_family is not None:
-        out["workspace_bytes"][:] = np.nan  # nothing states the workspace of a configuration
     return Predictions(**out)
 
 
@@ -249,7 +248,7 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
         "supported": allowed[problems[best], chosen] & ~answers.fails[best],
         "notes": notes,
         **{name: getattr(answers, name)[best] for name in ("lower_us", "upper_us", "in_domain", "source")},
-        "workspace_bytes": answers.workspace_bytes[best],
+        "workspace_bytes": np.where(answers.workspace_bytes == UNKNOWN, np.nan, answers.workspace_bytes)[best],
     }
     for name, values in filled.items():
         out[name][rows[best]] = values

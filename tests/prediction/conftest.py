@@ -14,6 +14,7 @@ from surrogate.dataset.store import Dataset, as_dataset
 from surrogate.models import Support
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.call_cost import CallCost, CallKey
+from surrogate.models.requirements import Requirements
 from surrogate.prediction.predictor import Predictor
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import ALL, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
@@ -40,7 +41,9 @@ def bundle_of(frame, model=None, kernel=None, **more) -> Bundle:
         ok = rows.take(rows.ok)
         shapes = (Support.fit(rows), WIDTHS, Domain.of(ok))
         errors = UnmeasuredGpuErrors({"": HeldOutGpuErrors(3, 0.2, 0.9)})
-        parts[kind.name] = FamilyModel(kind, fitted, *shapes, errors, candidate_keys(ok), row_counts(ok))
+        parts[kind.name] = FamilyModel(
+            kind, fitted, *shapes, errors, candidate_keys(ok), row_counts(ok), requirements=Requirements.fit(ok)
+        )
     return Bundle(parts, **{"card": CARD, **more})  # type: ignore[arg-type]
 
 

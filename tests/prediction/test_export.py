@@ -32,7 +32,7 @@ from tests.prediction.conftest import bundle_of
 
 Table = Callable[..., pd.DataFrame]
 CC = shutil.which("cc")
-CONV_HEADER = "e1550c41b5bb82b2de7ede0fbc93401878c12db22f70d62a48d95f6ec80776ab"
+CONV_HEADER = "e7010110cfe74b436f4490685ac26e746d197cc9afc44bae892b309b47b01dc2"
 """SHA-256 of the header for one convolution, as the first version with headers wrote it."""
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from surrogate.models.interpolated import InterpolatedTerms
 from surrogate.models.json_types import key_text
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import Selection, parse_bytes
+from surrogate.prediction.shipped import select
 from surrogate.uncertainty.intervals import HeldOutGpuErrors, UnmeasuredGpuErrors
 from tests.known import cases, known_answers
 from tests.prediction.conftest import bundle_of
@@ -91,6 +92,28 @@ def test_nondeterministic_algorithms_are_excluded(refused, table: Callable[..., 
     assert "nondeterministic" in dict(found.excluded)["ALGO_0"]
     with refused("fwd"):
         served.select(CONV)
+
+
+def test_the_tables_own_workspaces_and_determinism_decide(table: Callable[..., pd.DataFrame], tmp_path: Path) -> None:
+    """A measured problem has its row's workspace; a workspace or a determinism that nothing states is unknown."""
+    frame = table(8, algorithms=("IMPLICIT_GEMM", "GEMM")).assign(library="mycc", library_version="1")
+    frame["algorithm"] = frame["algorithm"].map({"IMPLICIT_GEMM": "split", "GEMM": "plain"})
+    is_split = frame["algorithm"] == "split"
+    frame = frame.assign(workspace_bytes=np.where(is_split, 1000 + frame["k"], 0), deterministic=~is_split)
+    bundle_of(frame).save(tmp_path / "own")
+    for served in (Predictor(bundle_of(frame), gpu="t4"), Predictor(load(tmp_path / "own"), gpu="t4")):
+        (row, *_) = frame[is_split & (frame["gpu"] == "Tesla T4")].to_dict("records")
+        measured = Conv(**{each.name: row[each.name] for each in fields(Conv)})
+        new = replace(measured, k=measured.k + 3)
+        sizes = [{c.algorithm: c.workspace_bytes for c in served.select(each).candidates} for each in (measured, new)]
+        assert sizes == [{"split": 1000 + measured.k, "plain": 0}, {"split": None, "plain": 0}]
+        for limits in ({"deterministic": True}, {"workspace_limit": 999 + measured.k}):
+            assert served.select(measured, **limits).algorithm == "plain"
+        assert "unknown" in dict(served.select(new, workspace_limit="1GiB").excluded)["split"]
+    unstated = Predictor(bundle_of(frame.drop(columns=["workspace_bytes", "deterministic"])), gpu="t4").select(measured)
+    assert {(c.workspace_bytes, c.deterministic) for c in unstated.candidates} == {(None, None)}
+    miopen = select("n32c256h14k256r3p1", gpu="mi300x", deterministic=True)
+    assert not miopen.estimates and any("determinism is unknown" in reason for _, reason in miopen.excluded)
 
 
 def test_a_selection_without_feasible_candidates_is_empty(refused, predictor: Predictor, bundle: Bundle) -> None:

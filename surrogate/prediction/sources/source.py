@@ -46,7 +46,9 @@ class QuerySetting(NamedTuple):
 class LibraryCandidate:
     """A candidate: an algorithm of a library, and its solver if solvers are chosen ("" otherwise).
 
-    ``key`` is its name in a model. ``mechanism`` is how it works, which decides its columns.
+    ``key`` is its name in a model. ``mechanism`` is how it works, which decides its columns. ``deterministic`` is None
+    if neither the library nor the training data state it. ``has_workspace_formula`` is True if the mechanism's formula
+    gives the workspace.
     """
 
     key: str
@@ -54,7 +56,8 @@ class LibraryCandidate:
     algorithm: str
     solver: str = ""
     mechanism: str = ""
-    deterministic: bool = True
+    deterministic: bool | None = None
+    has_workspace_formula: bool = False
 
     @property
     def name(self) -> str:
