@@ -59,6 +59,10 @@ def not_found(source: str) -> str:
     """Return the reason why `find_model` does not find a source, and a remedy if it may be a checkpoint."""
     if not HUB_NAME.fullmatch(source):
         return "no such file"
+    base = re.sub(r"-(awq|gptq[\w-]*)$", "", source.casefold())
+    if base != source.casefold() and base in _SHIPPED:
+        name = source[: len(base)]
+        return f"no such folder, and not in the Hub's cache; {name} with --dtype int4_wo has the same shapes and type"
     places = f"no such folder, not in the Hub's cache {_hub_cache()}, and no shipped configuration is this checkpoint's"
     return f"{places}; `hf download {source} config.json` fetches it"
 

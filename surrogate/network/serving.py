@@ -136,6 +136,8 @@ class ServerSteps:
         for sums over PCIe.
     unmeasured_share
         Share of a decode step's time in kernels that were not measured on the GPU.
+    static_share
+        Share of a GPU's memory for weights and cache, within the load's utilization.
     floored_problems
         Problems whose time comes from another framework, because the framework's own table has only its harness floor.
     all_reduce_source
@@ -160,6 +162,7 @@ class ServerSteps:
     min_tpot_ms: float = 0.0
     prompt_half_width: float = 0.0
     unmeasured_share: float = 0.0
+    static_share: float = 0.0
 
     @property
     def tpot_ms(self) -> float:
@@ -232,8 +235,11 @@ class ServerSteps:
 
     @property
     def bound(self) -> str:
-        """The limit of the replica: "memory" if users wait for a slot in the cache, else the largest part."""
-        waits = self.running < self.users and not self.queued  # waiting prompts need no slot
+        """The limit of the replica: "memory" if users wait for a slot in the cache, else the largest part.
+
+        It is "memory", too, if the replica does not fit.
+        """
+        waits = not self.fits or (self.running < self.users and not self.queued)  # waiting prompts need no slot
         return "memory" if waits else max(self.parts, key=lambda part: self.parts[part])
 
 
@@ -348,12 +354,14 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _Siz
     context = load.input + load.output // 2
     prompt = _request_step(decoder, deployment, load.new, load.input)
     request = _request_step(decoder, deployment, 1, context).network
-    reserved_bytes = sum(memory(request, 0, device).values()) - request.state_bytes
+    uses = memory(request, 0, device)
+    reserved_bytes = sum(uses.values()) - request.state_bytes
     cache_slots = int((load.utilization * usable_bytes(device) - reserved_bytes) / request.state_bytes)
     running = max(1, min(users, cache_slots))
     batch = ceil_div(running, deployment.pipeline_parallel)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
     fields = {"users": users, "running": running, "stages": deployment.pipeline_parallel, "fits": cache_slots >= 1}
+    fields["static_share"] = load.utilization - (reserved_bytes - uses["weights"]) / usable_bytes(device)
     return _SizedSteps(prompt, decode, {**fields, "memory_bytes": reserved_bytes + running * request.state_bytes})
 
 

@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, floor, inf, isnan, log2
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from surrogate.features.errors import naming
 from surrogate.features.gpu import gpu as gpu_by_name
-from surrogate.features.problem import QUANTISED
+from surrogate.features.problem import ELEMENTS, QUANTISED
 from surrogate.network.language import NVLINK_GPUS, Decoder, Deployment
 from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, usable_bytes
 from surrogate.network.network import TEXTS
@@ -27,6 +28,8 @@ MAX_TARGET_RATIO = 100
 MAX_OPEN_ROWS = 25
 PARAMETERS = {"dtype": "dtypes", "kv-dtype": "kv_dtypes", "library": "libraries"}
 """Option of ``seer serving`` → its parameter in Python, if that is not the option's name."""
+SMALLER_TYPES = ("fp8", "int4_wo")
+"""Types of weights that a note suggests if a model does not fit. AWQ and GPTQ are int4_wo."""
 SLACK_TOKENS = 128
 """Tokens that a server's limit of a request exceeds the load by, for a chat template and for SGLang's own limits."""
 
@@ -218,7 +221,9 @@ class Serving(TableResult):
             if not fitting:
                 gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / available))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
-                remedy = f"try {option} {gpus}, a smaller --dtype, or another --gpu"
+                smaller = [name for name in SMALLER_TYPES if ELEMENTS[name].weight_bytes < ELEMENTS[dtype].weight_bytes]
+                types = f"--dtype {' or '.join(smaller)}, " if smaller else ""
+                remedy = f"try {option} {gpus}, {types}or another --gpu"
             if minimum.memory_gib < available / self.load.utilization:
                 remedy += f", or give the server more than {self.load.utilization:g} of the memory (--utilization)"
             texts = {"split": minimum.split, "gpu": name, "dtype": dtype, "kv_dtype": kv_dtype}
@@ -301,10 +306,13 @@ def pareto(
     return front[::-1]
 
 
-def launch_command(row: ServerRow, model: str, load: Load, decoder: Decoder, deployment: Deployment) -> str:
+def launch_command(
+    row: ServerRow, model: str, load: Load, decoder: Decoder, deployment: Deployment, static_share: float
+) -> str:
     """Return the command that starts a replica under a load.
 
-    It ends with a comment if it needs something that no option sets.
+    ``static_share`` is the share of the memory for weights and cache. The command ends with a comment if it needs
+    something that no option sets.
     """
     users, ranks = ceil(row.concurrency / row.replicas), row.tensor_parallel * row.attention_parallel
     own = "" if decoder.checkpoint.refusal else decoder.main_dtype(None)
@@ -319,10 +327,13 @@ def launch_command(row: ServerRow, model: str, load: Load, decoder: Decoder, dep
         values[dtype if dtype in texts and own and own not in QUANTISED else "checkpoint"] = dtype
     elif decoder.checkpoint.method in texts.get("unread", ()):
         values["checkpoint"] = values["model_optimizer"] = own
+    if Path(model).is_file():
+        values["start"] = values["file"] = "MODEL"
     if "checkpoint" in values:  # without such a checkpoint, the server would run the model's own type
         values["start"] = values["checkpoint"] = f"MODEL-IN-{str(values['checkpoint']).upper()}"
     share = load.utilization if load.utilization != UTILISATION else ""
     values |= {"chunked": load.input > MAX_BATCHED_TOKENS, "utilization": share}
+    values["static_share"] = share and floor(100 * static_share) / 100
     if (cache := deployment.kv_dtype) and cache != (decoder.checkpoint.kv_dtype or decoder.dtype):
         values[f"cache_{cache}" if f"cache_{cache}" in texts else "cache"] = cache
     parts = [text.format(values[name]) for name, text in texts.items() if values.get(name)]

@@ -1,7 +1,7 @@
 """Search the servers of a language model: GPUs, frameworks, parallelism, replicas, users and element types."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import islice, product
 from math import inf, nan, nextafter
@@ -160,9 +160,10 @@ class Choices:
                 yield f"--{option} {number} is ignored, since no configuration within --gpus {self.gpus} has it"
 
     def no_plan_reason(self, decoder: Decoder) -> str:
-        """Return why there is no configuration."""
+        """Return why there is no configuration. Raises `InputError` if the model cannot be divided like this."""
         stages = min(self.values_of("pipeline_parallel") or (1,))
         tensor, data = min(self._groups(decoder, [1]), key=lambda ways: ways[0] * ways[1])
+        Deployment(tensor_parallel=tensor, data_parallel=data, pipeline_parallel=stages).check(decoder)
         minimum = tensor * data * stages
         if minimum > self.gpus:
             ways = f"{tensor} × {data} × {stages}, tensor × attention × pipeline; SGLang's --tp is the first two"
@@ -241,6 +242,9 @@ def serve(
     if not isinstance(choices, Choices | None):
         raise InputError(f"choices is a {type(choices).__name__}; give a surrogate.network.Choices(concurrency=50, …)")
     others = ("cached_share", "utilization", "compare_gpus", "price", "ttft_ms", "tpot_ms", "choices")
+    kept = {each.name for each in fields(Choices) if getattr(choices, each.name, each.default) != each.default}
+    if twice := sorted(kept & options.keys()):
+        raise InputError(f"{twice[0]} is in choices and is also given by itself; give it once")
     choices = with_fields(choices or Choices(), options, *others).checked()
     checked_tokens = partial(checked_int, "seer serving", maximum=MAX_INT32)
     share = _positive("--cached-share", cached_share or None, "from 0 to less than 1", 1.0)
@@ -347,7 +351,8 @@ class _Search:
             meets=steps.fits and self.targets.met(ttft.time, tpot.time),
             bound=steps.bound,
         )
-        launch = launch_command(row, self.model, self.load, decoder, deployment) if steps.fits else ""
+        load = self.load, decoder, deployment, steps.static_share
+        launch = launch_command(row, self.model, *load) if steps.fits else ""
         return replace(row, launch=launch)
 
     def result(self) -> Serving:

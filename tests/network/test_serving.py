@@ -191,7 +191,7 @@ def test_if_nothing_fits_the_verdict_suggests_more_gpus() -> None:
     found = serve(DEEPSEEK, gpu="h100-sxm", input=64, output=8, tpot_ms=9, choices=Choices(gpus=2, libraries="vllm"))
     assert not found.fits and found.best is None
     assert "nothing fits" in found.verdict and "try --gpus 16" in found.verdict
-    assert "a smaller dtypes, or another gpu" in repr(found) and len(found.table().records) == 1
+    assert "dtypes int4_wo, or another gpu" in repr(found) and len(found.table().records) == 1
     assert {found.to_dict()["rows"][0][name] for name in ("ttft_ms", "tpot_ms", "tokens_per_s_per_gpu")} == {None}
 
 
@@ -252,6 +252,7 @@ def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> N
     options: dict[str, Any] = {**SHORT, "libraries": "vllm", "concurrency": 1, "tensor_parallel": 1}
     found = [serve(config, **options) for config in (SMALL, tmp_path, contents)]
     assert len({each.rows[0].tpot_ms for each in found}) == 1 and f"vllm serve {tmp_path} " in found[1].launch
+    assert found[0].launch.startswith("vllm serve MODEL --") and "# give the model's folder" in found[0].launch
 
 
 def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
@@ -296,6 +297,8 @@ def test_the_command_starts_the_first_configuration(config: Any, options: dict[s
 
 def test_values_may_be_texts_with_commas_and_whole_floats() -> None:
     """Without ``kv_dtypes``, the cache has an unquantised type of the products."""
+    with pytest.raises(InputError, match="gpus is in choices and is also given by itself"):
+        serve(SMALL, **SHORT, choices=Choices(gpus=2), gpus=4)
     found = serve(SMALL, **SHORT, libraries="vLLM", dtypes="fp16, FP8", concurrency=1000.0, gpus=2.0, tensor_parallel=1)
     assert {(row.dtype, row.kv_dtype) for row in found.rows} == {("fp16", "fp16"), ("fp8", "bf16")}
     assert {type(row.concurrency) for row in found.rows} == {int}
