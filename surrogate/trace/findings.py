@@ -35,7 +35,7 @@ from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY_ERROR
 from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
-from surrogate.trace.whatif.primitives import OPTIMIZER
+from surrogate.trace.whatif.primitives import OPTIMIZER, on_weights
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
 MIN_GAIN = 0.01
@@ -448,20 +448,26 @@ def products_in_fp32(case: FinderInput) -> Draft | None:
 
 
 def whole_step_in_fp32(case: FinderInput) -> Draft | None:
-    """Find a step with mostly fp32 work (TF32 included), on a GPU with matrix units for 16 bits."""
-    gpu, profile, graph = case.profile.gpu, case.profile, case.graph
-    time_us = profile.trace.activities.time_us
-    is_fp32 = np.array([dtype == "fp32" for dtype in profile.dtype])
-    typed_us = time_us[np.array([dtype in ("fp32", "fp16", "bf16") for dtype in profile.dtype])].sum()
-    share = time_us[is_fp32].sum() / (typed_us or 1.0)
-    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or typed_us < 0.5 * time_us.sum():
+    """Find a step with mostly fp32 work (TF32 included), on a GPU with matrix units for 16 bits.
+
+    Work on weights and optimizer states does not count, because autocast keeps it in fp32.
+    """
+    gpu, graph = case.profile.gpu, case.graph
+    tasks = select(graph, kind="kernel") & ~on_weights(graph)
+    dtype = np.array([*case.profile.dtype, ""])[np.where(tasks, graph.row, -1)]
+    fp32_us, half_us, all_us = (
+        graph.duration_us[part].sum() for part in (dtype == "fp32", np.isin(dtype, ("fp16", "bf16")), tasks)
+    )
+    typed_us = fp32_us + half_us
+    share = fp32_us / (typed_us or 1.0)
+    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or typed_us < 0.5 * all_us:
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     fields = {"arithmetic": "TF32" if tf32 >= 0.5 else "fp32", "share": share, "units": units}
     change = "bf16" if gpu.bf16_tensor_tflops else "fp16"
-    return Draft(select(graph, kind="kernel"), change=change, fields=fields)
+    return Draft(tasks, change=change, fields=fields)
 
 
 def _on_matrix_units(graph: Graph) -> Mask:

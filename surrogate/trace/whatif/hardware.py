@@ -23,7 +23,7 @@ from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
 from surrogate.trace.profiling import PREPARING
-from surrogate.trace.whatif.primitives import OPTIMIZER, launches_of, remove, scale, select
+from surrogate.trace.whatif.primitives import launches_of, on_weights, remove, scale, select
 from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule, sentence
 
 if TYPE_CHECKING:
@@ -45,10 +45,14 @@ _AUXILIARY = {*PREPARING, "winograd_transform", "im2col"}
 def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Mixed precision: sgemm and wgrad kernels take 1/3 of their time, other fp32 and all TF32 ones 1/2 (Daydream).
 
-    Kernels in half or double precision do not change. Autocast launches casts. The upper end of the interval has one
-    cast per changed kernel, which doubles the time of the kernel's launch. Raises `InputError` if no kernel is known to
-    be fp32.
+    Kernels in half or double precision do not change, and neither does work on weights, gradients and optimizer states,
+    which autocast keeps in fp32. Autocast launches casts. The upper end of the interval has one cast per changed
+    kernel, which doubles the time of the kernel's launch. Raises `InputError` if no kernel is known to be fp32, or if
+    the GPU computes no faster in half precision than in fp32.
     """
+    gpu = setting.profile.gpu
+    if gpu and not has_fast_half(gpu):
+        raise refusal("slow_half", gpu=gpu.name)
     on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     changed = _fp32_kernels(graph, setting)
@@ -57,19 +61,24 @@ def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     return Change(faster, high=scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
 
 
+def has_fast_half(gpu: Gpu) -> bool:
+    """Return whether the GPU computes faster in half precision than in fp32, by its datasheet's peaks."""
+    return max(gpu.fp16_tensor_tflops, gpu.fp16_tflops) > gpu.fp32_tflops
+
+
 def _fp32_kernels(graph: Graph, setting: WhatIfSetting) -> Mask:
-    """Return the kernels of fp32 data, by their operator's dtype or by their name.
+    """Return the kernels of fp32 data, by their operator's dtype or by their name, without work on weights.
 
     Kernels of unknown dtype count as fp32 if fp32 kernels take at least half of the time with a known dtype. Raises
     `InputError` if no kernel is known to be fp32.
     """
-    kernels = select(graph, kind="kernel")
+    kernels = select(graph, kind="kernel") & ~on_weights(graph)
     recorded = np.array([*setting.profile.dtype, ""])[np.where(kernels, graph.row, -1)]
     by_name = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
     dtype = np.where(recorded == "", np.array([*by_name, ""])[graph.name], recorded)
     is_fp32 = kernels & (dtype == "fp32")
     if not is_fp32.any():
-        raise InputError("no kernel is known to be fp32 in this trace, so there is none to change")
+        raise InputError("no kernel outside the optimizer is known to be fp32 in this trace, so nothing changes")
     typed_us = graph.duration_us[kernels & (dtype != "")].sum()
     is_mostly_fp32 = graph.duration_us[is_fp32].sum() >= typed_us / 2
     return is_fp32 | (kernels & (dtype == "") & is_mostly_fp32)
@@ -213,7 +222,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     times = predicted_times(trace, predictors, traced, int(value), trace_predictors=predictors)
     # Work on weights does not change. Any other kernel has an unknown batch if its predicted time does not change.
     rows = _device_tasks(graph)
-    rows = rows[~select(graph, layer=rf"{OPTIMIZER}|AccumulateGrad")[rows]]
+    rows = rows[~on_weights(graph)[rows]]
     activity = graph.row[rows]
     before = trace.activities.time_us[activity]
     is_unknown = np.isin(activity, [row for row, _ in times.reasons])

@@ -33,6 +33,9 @@ from surrogate.trace.graph.tasks import POLICIES, TASK_KINDS, Graph, Mask
 
 OPTIMIZER = r"^(?:Optimizer|Optim)"
 """Regular expression of the optimizer's layers."""
+WEIGHTS = rf"{OPTIMIZER}|AccumulateGrad|^_(?:amp_)?foreach_|^_fused_(?:adam|sgd|adagrad)"
+"""Regular expression of the layers that work on weights, gradients and optimizer states."""
+_WEIGHT_KERNELS = r"(?i)multi_tensor_apply|adam|adagrad|rmsprop|fused_?(?:sgd|lamb)|addcdiv"
 NETWORK = "network"
 """The graph's channel for transfers between workers."""
 
@@ -163,6 +166,14 @@ def select(
         for index in np.flatnonzero(chosen).tolist():
             chosen[index] = bool(where(task_of(graph, index)))
     return chosen
+
+
+def on_weights(graph: Graph) -> Mask:
+    """Return the tasks on weights, gradients and optimizer states, by their layer or by their kernel's name.
+
+    They depend neither on the batch nor on autocast, which keeps weights, gradients and states in fp32.
+    """
+    return select(graph, layer=WEIGHTS) | select(graph, kind="kernel", name=_WEIGHT_KERNELS)
 
 
 def task_of(graph: Graph, index: int) -> Task:

@@ -1,5 +1,6 @@
 """What-ifs: known answers on the invented trace, plausible answers on real traces, and invariants."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from surrogate.trace.iteration.times import predicted_times
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
 from surrogate.trace.whatif import Interconnect, evaluate, select, setting_of, what_if, what_ifs
-from surrogate.trace.whatif.hardware import convolutions_of
+from surrogate.trace.whatif.hardware import convolutions_of, has_fast_half
 from surrogate.trace.whatif.setting import sentence
 from surrogate.trace.whatif.training import NETWORK
 from tests.known import cases, known_answers
@@ -40,7 +41,7 @@ def test_amp_changes_only_fp32_kernels(refused, invented_graph, setting):
         after = what_if("amp")(invented_graph, own).graph
         return np.flatnonzero(after.duration_us != invented_graph.duration_us).tolist()
 
-    with refused("no kernel is known to be fp32"):
+    with refused("no kernel outside the optimizer is known to be fp32"):
         changed()
     (first,) = np.flatnonzero(select(invented_graph, kind="kernel", name="wgrad", iteration=0))
     dtypes[invented_graph.row[first]] = "fp32"
@@ -48,6 +49,16 @@ def test_amp_changes_only_fp32_kernels(refused, invented_graph, setting):
     # A kernel of unknown type gets the most frequent type.
     dtypes[invented_graph.row[np.flatnonzero(select(invented_graph, name="add_kernel", iteration=0))[0]]] = ""
     assert changed() == [first]
+    # The optimizer's kernels stay in fp32, also without an Optimizer.step range.
+    names = [re.sub("wgrad.*", "multi_tensor_apply_kernel<float>", name) for name in invented_graph.names]
+    invented_graph = replace(invented_graph, names=tuple(names))
+    with refused("no kernel outside the optimizer"):
+        changed()
+    for name, is_fast in {"gtx-1080-ti": False, "m40": False, "p100-pcie-16gb": True, "rx-6900-xt": True}.items():
+        assert has_fast_half(gpu(name)) == is_fast
+    setting = replace(setting, profile=replace(setting.profile, gpu=gpu("gtx-1080-ti")))
+    with refused("gtx-1080-ti computes no faster in half precision"):
+        changed()
 
 
 def test_fused_optimizer_leaves_one_kernel_and_one_launch(refused, resnet_graph, resnet_setting):
