@@ -233,6 +233,10 @@ class Bundle:
         """Return the model of a family in the bundle. A subclass may hold several models of one family."""
         return self.family_models[name]
 
+    def origin_of(self, family_model: FamilyModel) -> "tuple[str, Bundle] | None":
+        """Return the shipped bundle of a model with its name; None for a model of this bundle."""
+        return None
+
     def fastest_model(self, family: Family, device: Gpu) -> FamilyModel | None:
         """Return the model of the times of `FASTEST`, for GPUs without measurements of each candidate, or None."""
         return None

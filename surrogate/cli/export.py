@@ -12,8 +12,6 @@ from surrogate.cli.problem import Options, setting_options, settings_of
 from surrogate.features import InputError
 
 if TYPE_CHECKING:
-    from surrogate.bundle.bundle import Bundle
-    from surrogate.dataset.problem_list import ListedProblem
     from surrogate.prediction.export import Picks
     from surrogate.prediction.predictor import Predictor
 
@@ -67,9 +65,11 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     kept, left_out = of_one_family(listed)
     if not kept:
         raise InputError(f"{problems}: no row has a problem of a known family; give texts, or sizes")
-    origin, name = _origin(bundle, listed)
     limits = Limits.of(options["workspace_limit"], options["deterministic"])
-    picks = picks_for(predictor, kept, limits, library_version=options["library_version"], origin=origin, name=name)
+    name, version = Path(bundle).resolve().name, options["library_version"]
+    picks = picks_for(predictor, kept, limits, library_version=version, name=name)
+    for caveat in picks.caveats if len(picks.caveats) > 1 else ():
+        shared.echo(f"seer export: {caveat}", err=True)
     for problem, reason in [*left_out.items(), *picks.left_out.items()]:
         shared.echo(f"seer export: left out {problem}: {reason}", err=True)
     if not picks.feasible:
@@ -100,14 +100,3 @@ def _predictor(bundle: str, options: Options) -> "Predictor":
     if gpu is None and not is_path(bundle) and not Path(bundle).exists():
         return load(bundle, library=library)
     return load(bundle_path(bundle), gpu=gpu, library=library)
-
-
-def _origin(bundle: str, listed: "list[ListedProblem]") -> "tuple[Bundle, str]":
-    """Return the bundle whose card the file quotes, and its name. It is of convolutions if any are listed."""
-    from surrogate.bundle.bundle import load
-    from surrogate.features.families import DEFAULT_FAMILY, family_of
-    from surrogate.prediction.shipped import bundle_path
-
-    problems = [each.problem for each in listed if each.problem is not None]
-    path = bundle_path(bundle, min(problems, key=lambda problem: family_of(problem).name != DEFAULT_FAMILY))
-    return load(path), path.resolve().name

@@ -5,19 +5,28 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.problem_list import ListedProblem
 from surrogate.features import SETTINGS, SIZE_COLUMNS, Conv, InputError, Value, algorithm, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
 from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
 from surrogate.formats.miopen import DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import ROOFLINE, Limits, Ranked, Selection, by_reason, configuration_of, releases
+from surrogate.prediction.results import (
+    ROOFLINE,
+    SOURCES,
+    Limits,
+    Ranked,
+    Selection,
+    by_reason,
+    configuration_of,
+    releases,
+)
 from surrogate.report.tables import template
 
 KIND = "seer-picks"
@@ -27,6 +36,8 @@ FIELDS = (*SIZE_COLUMNS, *SETTINGS)
 """Fields of a C key. The header's enumerators number the values of a setting in the order of `SETTINGS`."""
 IN_FIND_DB = {"fwd": "Fwd", "bwd_data": "BwdData", "bwd_filter": "BwdWeights"}
 """Direction → its name inside algorithm names in MIOpen's find-db."""
+MAX_CAVEATS = 10
+"""Maximum number of caveats of a file."""
 EMPTY = "no problem has a pick within the limits; the table would be empty"
 MAX_CONFIGURATIONS = 10
 """Maximum number of fallback configurations of a described kernel in JSON. There may be thousands."""
@@ -71,6 +82,17 @@ class Picks:
         return [selection for selection in self.selections if not selection.estimates]
 
     @property
+    def caveats(self) -> list[str]:
+        """The sources of the picks, and their most frequent caveats with the number of picks."""
+        sources = Counter(each.estimates[0].source for each in self.feasible)
+        notes = Counter(note for each in self.feasible for note in each.caveats()).most_common(MAX_CAVEATS)
+        listed = ", ".join(f"{SOURCES[name]} ({name}): {count}" for name, count in sources.items())
+        return [
+            f"Sources of the times: {listed}",
+            *(f"{count} pick{'s' * (count > 1)}: {note}" for note, count in notes),
+        ]
+
+    @property
     def left_out(self) -> dict[AnyProblem, str]:
         """Problem without a pick → reason."""
         reasons = {each.problem: "; ".join(by_reason(each.excluded)) or "nothing runs it" for each in self.infeasible}
@@ -90,7 +112,6 @@ def picks_for(
     limits: Limits | None = None,
     *,
     library_version: str | None = None,
-    origin: Bundle | None = None,
     name: str = "",
 ) -> Picks:
     """Rank the candidates of every distinct problem once, as `Predictor.select` does.
@@ -105,10 +126,8 @@ def picks_for(
         Limits on workspace and determinism.
     library_version
         Version of the library, as in `Predictor.select`.
-    origin
-        The bundle whose card is quoted; by default the predictor's bundle.
     name
-        Name of that bundle.
+        Name of the predictor's bundle. Shipped bundles have their own names.
 
     Returns
     -------
@@ -130,18 +149,19 @@ def picks_for(
     selections, refused = _selections(predictor, distinct, limits, library_version)
     if not selections:
         raise InputError(next(iter(refused.values())))
-    bundle = origin or predictor.bundle
-    is_fitted = family in bundle.family_models
-    data = bundle.card.get("data", {}) if is_fitted else {"name": "no measurements"}
+    models = predictor.family_models((selection.problem for selection in selections), library_version)
+    origins = dict(predictor.bundle.origin_of(model) or (name, predictor.bundle) for model in models)
+    cards = [bundle.card.get("data", {"name": "unnamed data"}) for bundle in origins.values()]
+    figures = [bundle.card.get("held_out", {}).get(family, {}).get("choice", {}) for bundle in origins.values()]
     return Picks(
         selections,
         limits,
-        bundle.family_models[family].fitted.name if is_fitted else ROOFLINE,
-        data=data.get("name", "unnamed data"),
-        candidate=bundle.candidate,
-        bundle=name,
-        gpus=tuple(data.get("gpus", ())),
-        held_out=bundle.card.get("held_out", {}).get(family, {}).get("choice", {}),
+        ", ".join(dict.fromkeys(model.fitted.name or ROOFLINE for model in models)),
+        data=", ".join(card.get("name", "unnamed data") for card in cards),
+        candidate=predictor.bundle.candidate,
+        bundle=", ".join(origins),
+        gpus=tuple(dict.fromkeys(gpu for card in cards for gpu in card.get("gpus", ()))),
+        held_out=figures[0] if len(figures) == 1 else {},
         refused=refused,
     )
 
@@ -215,9 +235,9 @@ def json_table(picks: Picks) -> str:
     """Return the picks as JSON text.
 
     ``{kind: "seer-picks", schema, gpu, library, library_version, workspace_limit_bytes, deterministic, model, data,
-    picks: [{problem, <sizes and settings>, algorithm, enum, solver, time_us, lower_us, upper_us, workspace_bytes,
-    source, in_domain, fallbacks: [{algorithm, enum, solver, time_us, workspace_bytes}]}], infeasible: [{problem,
-    <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's enumeration value, or null.
+    notes, picks: [{problem, <sizes and settings>, algorithm, enum, solver, time_us, lower_us, upper_us,
+    workspace_bytes, source, in_domain, fallbacks: [{algorithm, enum, solver, time_us, workspace_bytes}]}], infeasible:
+    [{problem, <settings>, excluded: [{algorithm, reason}]}]}``. ``enum`` is the library's enumeration value, or null.
     ``solver`` is present if solvers are chosen, and a candidate's ``library`` if several libraries compete. Fallbacks
     are in the order of their times. For a described kernel a candidate has ``parameters``, at most
     `MAX_CONFIGURATIONS` are fallbacks, and ``excluded`` is ``[{configurations, reason}]`` with the count per reason.
@@ -231,6 +251,7 @@ def json_table(picks: Picks) -> str:
         "deterministic": picks.limits.deterministic,
         "model": picks.model,
         "data": picks.data,
+        "notes": picks.caveats,
         "picks": list(map(_pick_record, picks.feasible)),
         "infeasible": list(map(_infeasible_record, picks.infeasible)),
     }

@@ -337,7 +337,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     text = template("function.py.j2", "surrogate.prediction").render(
         picks=picks,
         family=family.name,
-        notes=first.notes,
+        notes=picks.caveats,
         folds=FOLDS,
         lists=lists,
         where=first.gpu if is_described else f"{first.gpu}, {releases(first)}",

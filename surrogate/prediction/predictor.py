@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
 
 import numpy as np
 
-from surrogate.bundle.bundle import Bundle
+from surrogate.bundle.bundle import Bundle, FamilyModel
 from surrogate.features import RESERVED, BoundedCache, Gpu, InputError, setting
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
 from surrogate.prediction.kernel_times import KernelTimes
@@ -269,6 +269,13 @@ class Predictor:
             selections = predictor._select(problems, limits, LibraryRequest(library, version))
             answers.update(zip(((problem, where) for problem in problems), selections, strict=True))
         return [answers[key] for key in listed]
+
+    def family_models(self, problems: Iterable[AnyProblem], library_version: str | None = None) -> list[FamilyModel]:
+        """Return the distinct models that answer the problems, in order."""
+        request = LibraryRequest(self._library, library_version)
+        questions = dict.fromkeys(self._question(problem, request) for problem in problems)
+        models = {id(model.fitted): model for model in (self._resolver.ranker(each).family_model for each in questions)}
+        return [*models.values()]
 
     def kernel_times(self, problems: Sequence[AnyProblem], *, keep: bool = True) -> list[KernelTime]:
         """Return the kernel time of each problem in a busy stream, as networks and traces add them up.

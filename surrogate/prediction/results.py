@@ -230,7 +230,7 @@ class Selection(TableResult):
             "gpu": self.gpu,
             "library_version": self.library_version,
             "source": self.source,
-            "notes": self._caveats(),
+            "notes": self.caveats(),
             "candidates": [ranked.to_dict() for ranked in self.candidates],
             "excluded": [candidate._asdict() for candidate in self.excluded],
         }
@@ -256,9 +256,9 @@ class Selection(TableResult):
             evidence = {"source": ranked.source, "P(best)": ranked.probability_best}
             records.append({**name, **library, **times, **costs, **evidence})
         notes = excluded_notes(self.excluded, described_problem is not None)
-        return Table(records, FORMATS, _title(self), notes=notes + self._caveats(), empty="nothing is feasible")
+        return Table(records, FORMATS, _title(self), notes=notes + self.caveats(), empty="nothing is feasible")
 
-    def _caveats(self) -> list[str]:
+    def caveats(self) -> list[str]:
         """Return the notes, and why the pick is outside the training data."""
         return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 

@@ -311,6 +311,14 @@ class ShippedBundle(Bundle):
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.family_models.family_model(name, settings, gpu)
 
+    def origin_of(self, family_model: FamilyModel) -> tuple[str, Bundle]:
+        for each in shipped():
+            bundle = _cached_bundle(each.path)
+            model = bundle.family_models.get(family_model.family.name)
+            if model is not None and model.fitted is family_model.fitted:
+                return each.path.name, bundle
+        return "", Bundle({}, card={"data": {"name": "no measurements"}})
+
     def fastest_model(self, family: Family, device: Gpu) -> FamilyModel | None:
         for bundle in shipped():
             architectures = {gpu(name).architecture for name in bundle.gpus}

@@ -32,7 +32,7 @@ from tests.prediction.conftest import bundle_of
 
 Table = Callable[..., pd.DataFrame]
 CC = shutil.which("cc")
-CONV_HEADER = "e7010110cfe74b436f4490685ac26e746d197cc9afc44bae892b309b47b01dc2"
+CONV_HEADER = "699b537b110f64a755d8b641d9219b4dcc4f31d07e0caa6e2da7bf7874ff7c3f"
 """SHA-256 of the header for one convolution, as the first version with headers wrote it."""
 
 
