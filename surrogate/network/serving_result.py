@@ -221,7 +221,9 @@ class Serving(TableResult):
             if not fitting:
                 gpus = 2 ** ceil(log2(minimum.memory_gib * minimum.gpus / available))
                 option = "--gpus" if gpus > self.gpus else "--tensor-parallel"
-                smaller = [name for name in SMALLER_TYPES if ELEMENTS[name].weight_bytes < ELEMENTS[dtype].weight_bytes]
+                smaller = [
+                    name for name in SMALLER_TYPES if ELEMENTS[name].weight_bytes < 0.75 * ELEMENTS[dtype].weight_bytes
+                ]
                 types = f"--dtype {' or '.join(smaller)}, " if smaller else ""
                 remedy = f"try {option} {gpus}, {types}or another --gpu"
             if minimum.memory_gib < available / self.load.utilization:
