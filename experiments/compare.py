@@ -24,12 +24,8 @@ PARTS = own_settings(__file__)
 """Comparison → its label, its sources (the first one is judged), its rows, and its options."""
 QUICK = {"seeds": 1, "folds_count": 3}
 CHOICES = ("slowdown_macro", "ci_low", "ci_high", "slowdown_geomean", "slowdown_p95", "within_10pct")
-PAIRED = {
-    "vs_seer": ("seer", "SEER's fits"),
-    "vs_linear": ("linear", "the best linear model"),
-    "vs_picker": ("heuristic", "the library's picker"),
-}
-"""Column of a relative difference of the slowdown in percent → kind of the reference, and its text."""
+PAIRED = {"vs_seer": "seer", "vs_linear": "linear", "vs_picker": "heuristic"}
+"""Column of a relative difference of the slowdown in percent → kind of the reference."""
 TABLE = "compare"
 FURTHER = {"compare_algorithms": "algorithm", "compare_gpus": "gpu"}
 """Further table → what its rows are divided by."""
@@ -80,7 +76,7 @@ def verdicts(results: Results, choices: pd.DataFrame) -> pd.DataFrame:
         model = str(row["model"])
         record = {"judged": "", "model": model, "problems": row["n"], "shapes": row["shapes"]}
         record |= {name: row[name] for name in CHOICES}
-        for column, (kind, _) in PAIRED.items():
+        for column, kind in PAIRED.items():
             ends = (row.get(f"paired_vs_{kind}") or [np.nan] * 3) if own_names.get(kind) != model else [np.nan] * 3
             record |= zip((f"{column}_low", column, f"{column}_high"), 100 * np.array(ends), strict=True)
         if (
