@@ -26,9 +26,9 @@ MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
 class Accuracy(NamedTuple):
-    """The answer of one family on one board: its source, and the factor for nine in ten times."""
+    """The answer of one family on one board: its source, and the factor for nine in ten times of each element type."""
 
-    factor: float
+    factors: tuple[float, ...]
     measured: bool
     coverage: float | None
     """Share of held-out times inside the interval: on held-out shapes (measured), or on held-out GPUs of the line.
@@ -70,11 +70,11 @@ def passes() -> dict[str, dict[str, float]]:
 def accuracies(board: Gpu) -> dict[str, Accuracy]:
     """Return family → the facts on the board. A family without answers is missing."""
     return {
-        family: Accuracy(factor, bool(evidence["rows"]), _coverage(board, family, measured=bool(evidence["rows"])))
+        family: Accuracy(factors, bool(evidence["rows"]), _coverage(board, family, measured=bool(evidence["rows"])))
         for family, bundle in bundles_by_family(board).items()
         if family in FAMILIES
         for evidence in [bundle.evidence(family, board.name)]
-        if isinstance(factor := evidence["factor_90"], float)
+        for factors in [tuple(evidence["factors_90"].values()) or (evidence["factor_90"],)]
     }
 
 
@@ -121,7 +121,8 @@ def _cell(rows: Sequence[Accuracy]) -> str:
         part = [row for row in rows if row.measured == measured]
         coverage = [row.coverage for row in part if row.coverage is not None]
         share = f" ({_range([100 * each for each in coverage], '.0f')} %)" if coverage else ""
-        texts += [f"{'' if measured else '~'}×{_range([row.factor for row in part], '.1f')}{share}"] if part else []
+        factors = [factor for row in part for factor in row.factors]
+        texts += [f"{'' if measured else '~'}×{_range(factors, '.1f')}{share}"] if part else []
     return ", others ".join(texts) or "none"
 
 

@@ -1,7 +1,7 @@
 """``seer gpus``: the GPUs of the registry, the measurements on each of them, and the expected errors."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -61,7 +61,10 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
     figure_rows = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
     heads = _TEXTS["heads"].items()
-    families = [{"kernels": family, **{head: row[key] for key, head in heads}} for family, row in answers.items()]
+    families = [
+        {"kernels": family, **{head: _factors(row, ".3f") if key == "factor_90" else row[key] for key, head in heads}}
+        for family, row in answers.items()
+    ]
     show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
     echo("")
     show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[_TEXTS["errors"]]))
@@ -79,10 +82,17 @@ def _flat(facts: Mapping[str, object], answers: Mapping[str, Mapping[str, object
     return {**facts, **{f"{family}_{key}": value for family, row in answers.items() for key, value in row.items()}}
 
 
-def _row(board: "Gpu", answers: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+def _factors(row: Mapping[str, Any], form: str) -> str:
+    """Return the factor for nine in ten times, or its range over the element types that were measured."""
+    factors = [*row["factors_90"].values()] or [row["factor_90"]]
+    ends = min(factors), max(factors)
+    return "–".join(dict.fromkeys(format(end, form) for end in ends))
+
+
+def _row(board: "Gpu", answers: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
     """Return one row for people. Compute capabilities identify NVIDIA's architectures."""
     cells: dict[str, object] = {"name": board.name, "CC": str(board.compute_capability or board.architecture)}
     cells |= {"SMs": board.sms, "fp32_tflops": board.fp32_tflops, "dram_gbs": board.dram_gbs}
     for family, row in answers.items():
-        cells[family] = f"×{row['factor_90']:.2f} {row['rows']}" if row["rows"] else NEVER_MEASURED
+        cells[family] = f"×{_factors(row, '.2f')} {row['rows']}" if row["rows"] else NEVER_MEASURED
     return cells

@@ -27,6 +27,7 @@ from surrogate.uncertainty.intervals import ALL, UnmeasuredGpuErrors, Widths
 MIN_AMD_ROWS = 1000
 """Minimum rows of an AMD board. Fewer rows come from one benchmark, which predicts other products worse than
 claimed."""
+ALL_DTYPES = "all"
 AMD = frozenset({"amd"})
 
 
@@ -53,13 +54,14 @@ class Shipped:
 
         ``median_ape`` is the median of |predicted / measured − 1| on held-out shapes of all GPUs of the bundle.
         ``factor_90`` is the factor that 90 % of the times on this GPU stay within. If the GPU was not measured
-        (``source`` datasheet), both figures are of held-out GPUs. ``dtypes`` are the element types measured on the GPU,
-        to which the figures apply.
+        (``source`` datasheet), both figures are of held-out GPUs. ``dtypes`` are the element types measured on the GPU.
+        ``factors_90`` is the same factor for each of them, because the most frequent type decides ``factor_90``.
         """
         family_model = _cached_bundle(self.path).family_models[family]
         holdout, unseen = self.held_out[family], family_model.unmeasured_gpu
         unseen = unseen.by_group[unseen.group_key(gpu(gpu_name).product_line, "")]
-        interval = next((row for row in holdout["intervals"] if row.get("gpu") == gpu_name), None)
+        of_gpu = {row["dtype"]: row for row in holdout["intervals"] if row.get("gpu") == gpu_name}
+        interval = of_gpu.pop(ALL_DTYPES, None)
         return {
             "bundle": self.path.name,
             "rows": interval["rows"] if interval else 0,
@@ -67,6 +69,7 @@ class Shipped:
             "source": MODEL if interval else DATASHEET,
             "median_ape": holdout["time"]["median_ape"] if interval else unseen.median_ape,
             "factor_90": interval["interval_factor"] if interval else exp(unseen.half_width),
+            "factors_90": {name: row["interval_factor"] for name, row in of_gpu.items()},
         }
 
 

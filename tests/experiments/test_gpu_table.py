@@ -17,8 +17,11 @@ def test_every_gpu_is_in_one_of_at_most_fifteen_rows() -> None:
 
 @pytest.mark.parametrize(("name", "family"), [("t4", "conv"), ("h100-sxm", "gemm"), ("rtx-3090", "attention")])
 def test_a_factor_is_that_of_the_bundle(name: str, family: str) -> None:
+    """A range is over the measured element types: an MI300X has 26 rows in bf16 beside 17,274 in fp8_block."""
     evidence = bundles_by_family(gpu(name))[family].evidence(family, name)
-    assert accuracies(gpu(name))[family][:2] == (evidence["factor_90"], bool(evidence["rows"]))
+    factors = tuple(evidence["factors_90"].values())
+    assert accuracies(gpu(name))[family][:2] == (factors or (evidence["factor_90"],), bool(evidence["rows"]))
+    assert max(accuracies(gpu("mi300x"))["gemm"].factors) >= 1.6
 
 
 def test_coverage_is_over_all_held_out_rows_or_the_left_out_gpus() -> None:
