@@ -136,6 +136,8 @@ class ServerSteps:
         for sums over PCIe.
     unmeasured_share
         Share of a decode step's time in kernels that were not measured on the GPU.
+    unmeasured_kernels
+        Kinds and types of these kernels, if they use matrix units.
     static_share
         Share of a GPU's memory for weights and cache, within the load's utilization.
     floored_problems
@@ -163,6 +165,7 @@ class ServerSteps:
     prompt_half_width: float = 0.0
     unmeasured_share: float = 0.0
     static_share: float = 0.0
+    unmeasured_kernels: tuple[str, ...] = ()
 
     @property
     def tpot_ms(self) -> float:
@@ -326,14 +329,15 @@ class _StepTime(NamedTuple):
     """The time of a step in µs.
 
     ``parts`` are its parts. ``half_width`` and ``unmeasured_share`` are as in `ServerSteps`, for the step alone.
-    ``floored_problems`` and ``all_reduce_source`` are as in `ServerSteps`. ``refusal`` is the reason if the GPU cannot
-    run the step. The times of arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
+    ``unmeasured_kernels``, ``floored_problems`` and ``all_reduce_source`` are, too. ``refusal`` is the reason if a GPU
+    cannot run the step. The times of arithmetic and bytes at peak rates are ``compute_us`` and ``memory_us``.
     """
 
     time_us: float
     parts: Mapping[str, float]
     half_width: float
     unmeasured_share: float
+    unmeasured_kernels: tuple[str, ...]
     floored_problems: tuple[Operator, ...]
     all_reduce_source: str
     refusal: str
@@ -386,7 +390,9 @@ def _time(
     traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
     bounds = float(peak_us) / max(sustained_share(device), 1.0), float(traffic_us)
     time_us = sum(parts.values())
-    shares = width_us / time_us, unmeasured_us / time_us
+    unmeasured = [each for each in kernels if answers[each].source in SOURCES_WITHOUT_GPU_DATA]
+    names = {f"{problem.kind} {problem.dtype}" for problem in unmeasured if problem.uses_tensor_cores}
+    shares = width_us / time_us, unmeasured_us / time_us, tuple(sorted(names))
     return _StepTime(time_us, parts, *shares, floored_in_step, all_reduce_source, refusal, *bounds)
 
 
@@ -402,6 +408,7 @@ def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _Ste
         half_width=0.0,
         prompt_half_width=prompt.half_width,
         unmeasured_share=decode.unmeasured_share,
+        unmeasured_kernels=decode.unmeasured_kernels,
         floored_problems=(*prompt.floored_problems, *decode.floored_problems),
         all_reduce_source=decode.all_reduce_source,
         min_ttft_ms=max(prompt.compute_us, prompt.memory_us) / 1e3,

@@ -454,7 +454,9 @@ def _remarks(device: Gpu, steps: ServerSteps) -> Iterator[str]:
     if steps.floored_problems:
         yield f"{floor_note(steps.floored_problems)}; other frameworks' times replace them"
     if steps.unmeasured_share > MAX_UNMEASURED_SHARE:
-        yield "unmeasured kernels are timed from other GPUs, with errors of held-out GPUs"
+        share = f"over {100 * MAX_UNMEASURED_SHARE:.0f} % of a decode step"
+        kernels = ", ".join(steps.unmeasured_kernels) or "without matrix units"
+        yield f"unmeasured kernels, {share} ({kernels}), are timed from other GPUs, with errors of held-out GPUs"
     if steps.all_reduce_source and not device.link_gbs:
         is_measured = steps.all_reduce_source not in SOURCES_WITHOUT_GPU_DATA
         source = "measurements of one machine" if is_measured else "the datasheet"
