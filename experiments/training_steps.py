@@ -121,7 +121,7 @@ def steps(folder: Path = HOME / "data", limit: int | None = None) -> tuple[pd.Da
     calls = recorded(folder / "training_calls.parquet")
     table = measured(folder)
     table = table[[key in calls.index for key in table[STEP].itertuples(index=False, name=None)]]
-    table = table if limit is None else table.head(limit)
+    table = table if limit is None else table.sample(limit, random_state=0).sort_index()
     found, networks = [], []
     for row in table.to_dict("records"):
         step = calls.loc[tuple(row[name] for name in STEP)]
