@@ -180,20 +180,19 @@ class KernelTimes:
     def _question(self, family: Family, target: Gpu, setting_values: tuple[str, ...]) -> Question:
         """Return the question about the framework's kernels in a setting.
 
-        It allows all libraries if the family was measured on the vendor's GPUs, but not with the framework: on AMD's
-        GPUs, vLLM and SGLang run AITER's products and experts.
+        It allows all libraries if the framework was measured on other vendors' GPUs only, and another library on the
+        vendor's: on AMD's GPUs, vLLM and SGLang run AITER's products and experts.
         """
         question = Question(family, target.name, setting_values, self._library)
         every = question._replace(library=None)
-        if self._library is None or self._has_vendor(question, target) or not self._has_vendor(every, target):
-            return question
-        return every
+        own = {target.vendor} if self._library is None else self._vendors(question)
+        return question if not own or target.vendor in own or target.vendor not in self._vendors(every) else every
 
-    def _has_vendor(self, question: Question, target: Gpu) -> bool:
-        """Return whether a GPU of the vendor was measured with the library of a question, or with any library."""
+    def _vendors(self, question: Question) -> set[str]:
+        """Return the vendors of the GPUs that were measured with the library of a question, or with any library."""
         domain = self._resolver.family_model(question).domain
         gpus = {key.gpu for key in domain.settings if question.library in (None, key.library)}
-        return any(self._resolver.device(name).vendor == target.vendor for name in gpus)
+        return {self._resolver.device(name).vendor for name in gpus}
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
