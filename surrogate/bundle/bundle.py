@@ -233,6 +233,14 @@ class Bundle:
         """Return the model of a family in the bundle. A subclass may hold several models of one family."""
         return self.family_models[name]
 
+    def default_math(self, family: Family, dtype: str, device: Gpu) -> str:
+        """Return the only math type that the GPU was measured in with the element type, else PyTorch's default."""
+        position = {name: i for i, name in enumerate(family.setting_names)}
+        settings = self.family_models[family.name].domain.settings if family.name in self.family_models else ()
+        values = (key.setting_values for key in settings if key.gpu == device.name)
+        measured = {each[position["math"]] for each in values if each[position["dtype"]] == dtype}
+        return measured.pop() if len(measured) == 1 else family.default_math(dtype, device)
+
     def origin_of(self, family_model: FamilyModel) -> "tuple[str, Bundle] | None":
         """Return the shipped bundle of a model with its name; None for a model of this bundle."""
         return None

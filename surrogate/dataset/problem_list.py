@@ -16,7 +16,7 @@ problem as on the command line (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -30,7 +30,6 @@ from surrogate.features.conv import EXAMPLE
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, first_bytes, nearest, read_bounded, require_regular
 from surrogate.features.families import FAMILIES, AnyProblem, DescribedProblem, Family, family_of, parse_problem
-from surrogate.features.gpu import Gpu
 from surrogate.features.problem import setting
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
 
     from surrogate.features.conv import Conv
 
+DefaultMath = Callable[[Family[Any], str], str]
+"""Function of a family and an element type that returns the math type of problems that do not state it."""
 GPU_AND_LIBRARY = ("gpu", "library", "library_version")
 FAMILY_COLUMNS = ("operator", "op", "family")
 """Columns with a family or an operator. In each row the first column that is not empty counts."""
@@ -121,12 +122,12 @@ class ListedProblem:
 class ListDefaults:
     """A caller's defaults for a list: ``described_family`` is the described kernel of rows without a family.
 
-    ``settings`` are the settings of rows that do not state them. With a ``gpu``, a problem without math gets PyTorch's
-    default math on that GPU.
+    ``settings`` are the settings of rows that do not state them. ``default_math`` returns the math type of problems
+    that do not state it.
     """
 
     described_family: Family[Any] | None = None
-    gpu: Gpu | None = None
+    default_math: DefaultMath | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -174,9 +175,9 @@ class ListDefaults:
             kind = {"operator": operator} if operator in family.kinds else {}
             problem = family.problem(sizes, {**unstated_settings(family, stated, self.settings), **stated, **kind})
         is_stated = "math" in {*stated, *unstated_settings(family, stated, self.settings)}
-        if self.gpu is None or is_stated or isinstance(problem, DescribedProblem):
+        if self.default_math is None or is_stated or isinstance(problem, DescribedProblem):
             return problem
-        return replace(problem, math=family.default_math(problem.dtype, self.gpu))
+        return replace(problem, math=self.default_math(family, problem.dtype))
 
     def _family(self, row: Mapping[str, object], operator: str) -> Family[Any] | None:
         """Return the family of a row of sizes; None for an operator that no family has.
@@ -197,7 +198,10 @@ class ListDefaults:
 
 
 def read_list(
-    path: str | Path, described_family: Family | None = None, gpu: Gpu | None = None, settings: Mapping[str, str] = {}
+    path: str | Path,
+    described_family: Family | None = None,
+    default_math: DefaultMath | None = None,
+    settings: Mapping[str, str] = {},
 ) -> list[ListedProblem]:
     """Return every line or row of a list in order, with its own settings.
 
@@ -207,8 +211,8 @@ def read_list(
         The file.
     described_family : Family, optional
         The described kernel of texts without a name and of rows without a family.
-    gpu : Gpu, optional
-        The GPU for the default math. Without a GPU, a convolution without math has fma.
+    default_math : callable, optional
+        Family and element type → math type of rows that do not state it. Without it, such a convolution has fma.
     settings : dict of str to str, optional
         Settings of rows that do not state them.
 
@@ -222,7 +226,7 @@ def read_list(
         With the file, the line, the wrong value and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path, ListDefaults(described_family, gpu, settings)))
+    listed = list(_listed(path, ListDefaults(described_family, default_math, settings)))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one per line, as in {EXAMPLE}")
     return listed

@@ -9,7 +9,7 @@ import numpy as np
 
 from surrogate.bundle.bundle import Bundle, FamilyModel
 from surrogate.features import RESERVED, BoundedCache, Gpu, InputError, setting
-from surrogate.features.families import AnyProblem, DescribedProblem, family_of, parse_problem
+from surrogate.features.families import AnyProblem, DescribedProblem, Family, family_of, parse_problem
 from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking, rankings_of
 from surrogate.prediction.resolve import Question, Resolver, is_problem
@@ -86,7 +86,7 @@ class Predictor:
     def read(self, problem: AnyProblem | str, **settings: str) -> AnyProblem:
         """Return the problem of a text, or a problem, with the ``settings``.
 
-        If the settings do not hold the math type, it is PyTorch's default on the GPU. Raises `InputError` for a setting
+        If the settings do not hold the math type, it is `Bundle.default_math`. Raises `InputError` for a setting
         that the problem does not have.
         """
         family = self.bundle.described_family
@@ -102,7 +102,11 @@ class Predictor:
             return problem
         if "math" in settings or isinstance(parsed, DescribedProblem):
             return parsed
-        return replace(parsed, math=family_of(parsed).default_math(parsed.dtype, self.target))
+        return replace(parsed, math=self.default_math(family_of(parsed), parsed.dtype))
+
+    def default_math(self, family: Family, dtype: str) -> str:
+        """Return the math type of a problem that does not state it."""
+        return self.bundle.default_math(family, dtype, self.target)
 
     @overload
     def predict(  # pyright: ignore[reportOverlappingOverload]
@@ -198,8 +202,7 @@ class Predictor:
         Returns
         -------
         Selection or list of Selection
-            For a problem, or for a list. For a table, one selection per distinct problem, in the order of the rows. A
-            selection is empty if no candidate is feasible.
+            For a problem, for a list, or for a table, row by row. A selection is empty if no candidate is feasible.
 
         Raises
         ------
@@ -257,7 +260,7 @@ class Predictor:
         return [answers[problem] for problem in problems]
 
     def _select_table(self, table: object, limits: Limits, defaults: "Defaults") -> list[Selection]:
-        """Return the selections of a table's distinct problems, for the GPU, library and version of each row."""
+        """Return the selection of each row of a table, for its GPU, library and version."""
         from surrogate.prediction.table import table_problems
 
         listed = table_problems(self._resolver, table, defaults)

@@ -253,7 +253,16 @@ class Resolver:
             return replace(ranker, evidence=replace(ranker.evidence, outside=(reason,)))
         source, donors, note = _source(facts, context)
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
+        general += self._math_note(facts)
         return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general, self.bundle.call_costs))
+
+    def _math_note(self, facts: SettingFacts) -> tuple[str, ...]:
+        """Return the caveat for a math type that is the default only because the bundle has no other one."""
+        family, device, values = facts.setting.family, facts.device, facts.setting.by_name
+        if "math" not in values or values["math"] == (usual := family.default_math(values["dtype"], device)):
+            return ()
+        is_default = self.bundle.default_math(family, values["dtype"], device) == values["math"]
+        return (NOTES["only_math"].format(values["math"], values["dtype"], usual, device.name),) if is_default else ()
 
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""

@@ -314,6 +314,9 @@ class ShippedBundle(Bundle):
     def _family_model_for(self, name: str, settings: Mapping[str, str], gpu: str) -> FamilyModel:
         return self.family_models.family_model(name, settings, gpu)
 
+    def default_math(self, family: Family, dtype: str, device: Gpu) -> str:
+        return family.default_math(dtype, device)
+
     def origin_of(self, family_model: FamilyModel) -> tuple[str, Bundle]:
         for each in shipped():
             bundle = _cached_bundle(each.path)

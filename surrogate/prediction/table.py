@@ -117,18 +117,19 @@ def _configurations(family: DescribedFamily, frame: pd.DataFrame) -> tuple[Descr
 
 
 def table_problems(resolver: Resolver, table: object, defaults: Defaults) -> list[tuple[AnyProblem, tuple[str, ...]]]:
-    """Return the distinct problems of a table in order, each with its GPU, library and version ("" if unknown).
+    """Return the problem of each row, with its GPU, library and version ("" if unknown).
 
     Raises `InputError` as `predict_table` does.
     """
     problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
     groups = _groups(resolver, _frame(table), defaults, resolver.bundle.described_family)
     for family, setting, sizes, positions in groups:
-        for row in np.unique(sizes, axis=0, return_index=True)[1]:
-            problem = family.problem(dict(zip(family.size_names, sizes[row].tolist(), strict=True)), setting)
-            problems.append((int(positions[row]), problem, tuple(setting[name] for name in GPU_AND_LIBRARY)))
+        distinct, code = np.unique(sizes, axis=0, return_inverse=True)
+        place = tuple(setting[name] for name in GPU_AND_LIBRARY)
+        of_code = [family.problem(dict(zip(family.size_names, row, strict=True)), setting) for row in distinct.tolist()]
+        problems += [(row, of_code[i], place) for row, i in zip(positions.tolist(), code.ravel().tolist(), strict=True)]
     problems.sort(key=lambda entry: entry[0])
-    return list(dict.fromkeys((problem, place) for _, problem, place in problems))
+    return [(problem, place) for _, problem, place in problems]
 
 
 def _groups(resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, described: Family | None) -> Iterator[Group]:
@@ -154,12 +155,13 @@ def _groups(resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, describ
 
 
 def _with_math(resolver: Resolver, family: Family, setting: dict[str, str]) -> dict[str, str]:
-    """Return the setting. If the table has no math type, it is the one that PyTorch uses by default."""
+    """Return the setting. If the table has no math type, it is the bundle's default."""
     if not setting["gpu"]:
         raise InputError("the table has no column `gpu`; add it, or give --gpu, in Python load(path, gpu=…)")
     if setting.get("math", "fma"):
         return setting
-    return {**setting, "math": family.default_math(setting["dtype"], resolver.device(setting["gpu"]))}
+    device = resolver.device(setting["gpu"])
+    return {**setting, "math": resolver.bundle.default_math(family, setting["dtype"], device)}
 
 
 def _columns_of(family: Family, frame: pd.DataFrame, defaults: Defaults) -> tuple[np.ndarray, dict[str, CodedTexts]]:

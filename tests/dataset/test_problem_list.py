@@ -12,7 +12,7 @@ from surrogate.dataset.problem_list import read_list
 from surrogate.features.conv import Conv
 from surrogate.features.description import Description
 from surrogate.features.errors import InputError
-from surrogate.features.families import FAMILIES
+from surrogate.features.families import FAMILIES, Family
 from surrogate.features.gpu import gpu
 from tests.known import known_answers
 
@@ -29,6 +29,10 @@ def _write(tmp_path: Path, content: str | bytes) -> Path:
 @pytest.mark.parametrize("text", ANSWERS["every_form"])
 def test_read_list_accepts_every_form(tmp_path: Path, text: str) -> None:
     assert [listed.problem for listed in read_list(_write(tmp_path, text))] == [FIRST]
+
+
+def _on_a100(family: Family, dtype: str) -> str:
+    return family.default_math(dtype, gpu("a100"))
 
 
 def test_csv_rows_carry_settings_networks_and_operators(tmp_path: Path) -> None:
@@ -68,10 +72,10 @@ def test_problems_of_other_families_are_read(tmp_path: Path) -> None:
 def test_tables_of_matrix_products_are_read(tmp_path: Path, text: str) -> None:
     """Sizes and settings are columns; the default ``math`` is the GPU's."""
     expected = {"batch": 1, "m": 64, "n": 32, "k": 16, "dtype": "bf16", "math": "default", "variant": ""}
-    (listed,) = read_list(_write(tmp_path, text), gpu=gpu("a100"))
+    (listed,) = read_list(_write(tmp_path, text), default_math=_on_a100)
     assert listed.problem is not None and listed.problem.to_dict() == {"kind": "gemm", **expected}
     with_math = text.replace("dtype", "math").replace("DTYPE", "math").replace("bf16", "fma")
-    (listed,) = read_list(_write(tmp_path, with_math), gpu=gpu("a100"))
+    (listed,) = read_list(_write(tmp_path, with_math), default_math=_on_a100)
     assert listed.problem is not None and listed.problem.to_dict()["math"] == "fma"
 
 

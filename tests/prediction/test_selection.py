@@ -110,6 +110,9 @@ def test_the_tables_own_workspaces_and_determinism_decide(table: Callable[..., p
         for limits in ({"deterministic": True}, {"workspace_limit": 999 + measured.k}):
             assert served.select(measured, **limits).algorithm == "plain"
         assert "unknown" in dict(served.select(new, workspace_limit="1GiB").excluded)["split"]
+    own = Predictor(bundle_of(frame.assign(gpu="a100")))  # PyTorch's default on it is TF32
+    found = own.select(str(measured))
+    assert found.problem.math == "fma" and found.in_domain and "the only one" in found.notes[0]
     unstated = Predictor(bundle_of(frame.drop(columns=["workspace_bytes", "deterministic"])), gpu="t4").select(measured)
     assert {(c.workspace_bytes, c.deterministic) for c in unstated.candidates} == {(None, None)}
     miopen = select("n32c256h14k256r3p1", gpu="mi300x", deterministic=True)
@@ -239,10 +242,11 @@ def test_sizes_are_read_in_decimal_and_binary_units_or_refused(refused) -> None:
             parse_bytes(text)
 
 
-def test_a_table_gets_one_selection_for_each_distinct_problem(bundle: Bundle, predictor: Predictor) -> None:
+def test_a_table_gets_one_selection_for_each_row(bundle: Bundle, predictor: Predictor) -> None:
     """Rows with a GPU are answered for that GPU."""
     problems = list(dict.fromkeys(Conv(n=n, c=c, h=14, k=32, r=3, pad_h=1) for n in (8, 1) for c in (64, 16, 32)))
-    table = pd.DataFrame([problem.to_dict() for problem in [*problems, *problems[::-1]]])
+    problems += problems[::-1]
+    table = pd.DataFrame([problem.to_dict() for problem in problems])
     expected = predictor.select(problems, workspace_limit="1MiB")
     for form in (table, table.to_dict("list"), table[["n", "c", "h", "k", "r", "pad_h"]].to_records(index=False)):
         assert predictor.select(form, workspace_limit="1MiB") == expected
