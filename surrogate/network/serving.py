@@ -38,6 +38,7 @@ from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, P
 from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, memory, usable_bytes
 from surrogate.network.predict import SERVERS, Predictors, frameworks_on, step_half_width
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
+from surrogate.prediction.kernel_times import VENDOR_KERNELS
 from surrogate.prediction.results import FLOOR, ROOFLINE
 from surrogate.prediction.sources.datasheet import sustained_share
 
@@ -49,8 +50,6 @@ BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
 """Parts with a lower bound from peak rates, since no cache keeps their operands between steps."""
 COLLECTIVES = "nccl"
 """The library whose collectives are used if a framework has no collective kernels."""
-VENDOR_KERNELS = {"amd": ("aiter",)}
-"""Vendor → libraries of kernels that its frameworks ship."""
 PROMPTS = "prompts"
 """The part of TPOT that other requests' prompts take, in addition to `surrogate.network.language_step.PARTS`."""
 

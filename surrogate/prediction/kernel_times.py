@@ -30,6 +30,8 @@ ROOFLINE_UPPER = 4.3
 """Upper end of an interval over its roofline time. 90 % of PyTorch's operators over 100 µs stay below it."""
 VARIANT_FACTOR = 1.2
 """Factor of the 90 % interval of a variant's time by its own rate."""
+VENDOR_KERNELS = {"amd": ("aiter",)}
+"""Vendor → libraries of kernels that every framework calls on its GPUs."""
 MIN_ROWS = 100
 """Minimum rows for a GPU's own measurements to be preferred over the larger table of a more distant fallback."""
 MAX_ANSWERS = 8192
@@ -180,19 +182,13 @@ class KernelTimes:
     def _question(self, family: Family, target: Gpu, setting_values: tuple[str, ...]) -> Question:
         """Return the question about the framework's kernels in a setting.
 
-        It allows all libraries if the framework was measured on other vendors' GPUs only, and another library on the
-        vendor's: on AMD's GPUs, vLLM and SGLang run AITER's products and experts.
+        It allows all libraries if only `VENDOR_KERNELS` were measured: vLLM and SGLang run them on these GPUs.
         """
         question = Question(family, target.name, setting_values, self._library)
         every = question._replace(library=None)
-        own = {target.vendor} if self._library is None else self._vendors(question)
-        return question if not own or target.vendor in own or target.vendor not in self._vendors(every) else every
-
-    def _vendors(self, question: Question) -> set[str]:
-        """Return the vendors of the GPUs that were measured with the library of a question, or with any library."""
-        domain = self._resolver.family_model(question).domain
-        gpus = {key.gpu for key in domain.settings if question.library in (None, key.library)}
-        return {self._resolver.device(name).vendor for name in gpus}
+        names = VENDOR_KERNELS.get(target.vendor, ()) if self._library else ()
+        libraries = {*self._resolver.family_model(every).domain.libraries} if names else set[str]()
+        return every if self._library not in libraries and libraries.intersection(names) else question
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:
