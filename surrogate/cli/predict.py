@@ -29,12 +29,12 @@ def command(
     """Predict the time of PROBLEM (as `seer select` takes it), or of every row of a table, with 90 % intervals.
 
     All rows and columns of a table are kept in their order; status and time are not needed. The command adds
-    predicted_us, lower_us, upper_us, in_domain (sizes, device and setting lie within the training data) and supported
-    (the algorithm is expected to run). A row names its problem in a column problem, by operator and sizes, or by sizes
-    only (n,c,h,k,r or m,n,k). The options apply to rows without a setting of their own. If there is no column
-    algorithm, the fastest one is added. For a kernel of your own, the parameters name the configuration, or the fastest
-    one is added; source (measured, model or similar-gpu) is added, too. Each caveat is printed with its number of rows.
-    From parquet to parquet, a table of any length needs bounded memory.
+    predicted_us, lower_us, upper_us, in_domain (sizes, device and setting lie within the training data) and
+    supported (the algorithm is expected to run), source (the origin of the time) and, if it is missing, library. A
+    row names its problem in a column problem, by operator and sizes, or by sizes only (n,c,h,k,r or m,n,k). The
+    options apply to rows without a setting of their own. If there is no column algorithm, the fastest one is added.
+    For a kernel of your own, the parameters name the configuration, or the fastest one is added. Each caveat is
+    printed with its number of rows. From parquet to parquet, a table of any length needs bounded memory.
 
     Examples:
       seer predict --gpu v100 n32c256h14k256r3p1
@@ -81,9 +81,11 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
                 raise RowError(data, done + error.position, error.text) from None
             except InputError as error:
                 raise InputError(f"{data}: {error}") from None
-            added = [*ADDED, *["source"] * bool(predictor.bundle.described_family)]
-            added += ["algorithm"] * ("algorithm" not in frame)
-            columns = answers.to_frame()[sorted(added, key=lambda name: name != "algorithm")].set_axis(frame.index)
+            # A table that was predicted before gets a new source; other tables keep a column of that name.
+            added = [*["algorithm"] * ("algorithm" not in frame), *ADDED]
+            added += ["library"] * ("library" not in frame and not predictor.bundle.described_family)
+            added += ["source"] * ("source" not in frame or "predicted_us" in frame)
+            columns = answers.to_frame()[added].set_axis(frame.index)
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)
             in_domain += int(columns["in_domain"].sum())

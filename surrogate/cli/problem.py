@@ -65,9 +65,9 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
     for word in () if is_line else words:
         if word.startswith("--") and (hint := nearest(word, flags, cutoff=MIN_SIMILARITY)):
             raise InputError(f"no option {word}{hint}")
+    if len(words) % 2 and not is_line and (wrong := next((word for word in words if word.startswith("--")), None)):
+        raise InputError(f"no option {wrong}; --help lists the options")  # flags of a problem are pairs of words
     if len(words) > 1 and not words[0].startswith("-") and not is_line:
-        if wrong := next((word for word in words if word.startswith("--")), None):
-            raise InputError(f"no option {wrong}; --help lists the options")
         raise InputError(f"PROBLEM is {len(words)} words, {words[0]!r} first; give one, or a file to `seer export`")
     predictor = open_predictor(options)
     return predictor.read(" ".join(words), **settings_of(options)), predictor
@@ -81,7 +81,10 @@ def open_predictor(options: Options) -> "Predictor":
     if options["bundle"] is not None:
         return load(Path(options["bundle"]), gpu=gpu, library=options["library"])
     if not gpu:
-        raise InputError("no GPU given; give --gpu G (`seer gpus` lists them), or --bundle B")
+        raise InputError(
+            "no GPU given; give --gpu G (`seer gpus` lists them), or --bundle B; a table of several GPUs needs a bundle"
+            " of them, or a file for each GPU"
+        )
     return load(gpu, library=options["library"])
 
 

@@ -521,7 +521,7 @@ def _ranker(
         measured_groups={} if facts.analytical is not None else _measured_groups(facts),
         device=facts.board,
         sustained_tflops=_sustained_tflops(facts),
-        max_rooflines=MAX_ROOFLINES if setting.values[0] in getattr(setting.family, "tiled_kinds", ()) else inf,
+        max_rooflines=MAX_ROOFLINES if {*setting.values[:1]} & {*getattr(setting.family, "tiled_kinds", ())} else inf,
         unmeasured_value=family_model.domain.unmeasured_value(keys) if facts.is_trained else "",
         widths=widths,
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},

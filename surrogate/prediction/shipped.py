@@ -113,7 +113,7 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
     if library == CUDNN_GRAPH and device.vendor == "nvidia":
         raise InputError(NOTES["no_engine_configuration"].format(device.name))
     place = f"{device.name} with {library}" if library else device.name
-    libraries = sorted({name for b in shipped() if device.vendor in b.vendors for name in b.libraries})
+    libraries = sorted({name for b in shipped() if device.vendor in b.vendors for name in b.libraries} - {library})
     listed = libraries if library and libraries else sorted({name for b in with_family for name in b.gpus})
     raise InputError(
         f"no bundle for {place} ships with the package; "
@@ -301,6 +301,8 @@ class ShippedBundle(Bundle):
     def family_model(
         self, family: Family, gpu: str = "", values: tuple[str, ...] = (), library: str | None = None
     ) -> FamilyModel:
+        if family.name == DEFAULT_FAMILY and family.name not in self.family_models:
+            bundle_for(_registered_gpu(gpu), library)  # raises the error of the GPU and the library
         if family.name in self.family_models or not isinstance(family, OperatorFamily):
             return super().family_model(family, gpu, values, library)
         domain = Domain(family, frozenset(), frozenset(), frozenset())

@@ -52,12 +52,12 @@ def test_a_table_of_sizes_gets_the_fastest_algorithm(seer, trained, tmp_path) ->
     """Options and defaults replace missing columns, and the fastest algorithm is added."""
     frame = pd.DataFrame({"c": [64, 16], "n": [8, 1], "h": [28, 14], "k": [64, 16], "r": [3, 1], "pad_h": [1, 0]})
     out = predicted(seer, tmp_path, trained, frame, "--gpu", "t4")
-    added = ["algorithm", "predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
+    added = ["algorithm", "predicted_us", "lower_us", "upper_us", "in_domain", "supported", "library", "source"]
     assert list(out.columns) == [*frame.columns, *added]
     expected = load(trained, gpu="t4").predict(PROBLEM)
     assert out["algorithm"][0] == expected.algorithm and out["predicted_us"][0] == pytest.approx(expected.time_us)
     gemm = predicted(seer, tmp_path, trained, frame, "--gpu", "t4", "--algorithm", "GEMM")
-    assert list(gemm.columns) == [*frame.columns, *added]
+    assert list(gemm.columns) == [*frame.columns, *added] and {*out["library"], *out["source"]} == {"cudnn", "model"}
     expected_us = load(trained, gpu="t4").predict(PROBLEM, "GEMM").time_us
     assert gemm["predicted_us"][0] == pytest.approx(expected_us)
 
