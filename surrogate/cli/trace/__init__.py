@@ -108,7 +108,20 @@ class TracePart:
         printed = on_stdout(trace) if on_stdout else ()
         echo_notes(f"{file.display_name}: {note}" for note in (*trace.notes, *unused) if note not in printed)
         from_us, to_us = (None if limit_ms is None else limit_ms * 1e3 for limit_ms in (self.from_ms, self.to_ms))
-        return trim(trace, iterations_kept=self.iteration or None, from_us=from_us, to_us=to_us, gpu=self.device)
+        part = trim(trace, iterations_kept=self.iteration or None, from_us=from_us, to_us=to_us, gpu=self.device)
+        if (from_us or to_us) and len(trace.activities) and not len(part.activities):
+            raise no_launch(trace, from_us or 0.0, to_us)
+        return part
+
+
+def no_launch(trace: "Trace", from_us: float, to_us: float | None) -> InputError:
+    """Return the refusal of a time in which the host launches no work, with the work of earlier launches in it."""
+    from surrogate.trace import events
+
+    start_us = (trace.activities.start_ns - trace.span_ns[0]) / 1e3
+    running = int(((start_us >= from_us) & (start_us < (to_us or float("inf")))).sum())
+    span = f"from {from_us / 1e3:g} ms" + (f" to {to_us / 1e3:g} ms" if to_us else "")
+    return events.refusal("no_launch_then", source=trace.source, span=span, running=running)
 
 
 @dataclass(frozen=True)
@@ -132,8 +145,18 @@ part_options = as_object(
     TracePart,
     "part",
     option("--iteration", "Only this iteration; repeatable.", INDEX, multiple=True),
-    option("--from from_ms", "Only events that start at this time or later.", options.NOT_NEGATIVE, metavar="MS"),
-    option("--to to_ms", "Only events that start before this time.", options.NOT_NEGATIVE, metavar="MS"),
+    option(
+        "--from from_ms",
+        "Only calls and ranges from this time on, and the work that they launch.",
+        options.NOT_NEGATIVE,
+        metavar="MS",
+    ),
+    option(
+        "--to to_ms",
+        "Only calls and ranges before this time, and the work that they launch.",
+        options.NOT_NEGATIVE,
+        metavar="MS",
+    ),
     option("--device", "Only this GPU's activities.", INDEX),
     option("--max-bytes", "Maximum bytes of an unpacked trace [2 GiB].", COUNT),
 )

@@ -45,8 +45,8 @@ def command(
     """Predict the iterations of a trace, compare them with measured ones, and list times by operator.
 
     The host runs its operators with overheads T1 to T5 (Lin et al.), and the device runs their kernels. Kernels without
-    sizes in the trace are listed. They keep their measured time, and reduce the coverage. --top limits the operators.
-    On another GPU, a kernel's measured time is scaled by predictions or by the GPUs' rates.
+    a prediction are listed, and reduce the coverage. They keep their measured time; on another GPU they follow rates.
+    --top limits the operators. On another GPU, a kernel's measured time is scaled by predictions or by the GPUs' rates.
 
     Like measured_us, predicted_us includes the profiler's cost and is simulated after the iterations before.
     unprofiled_us excludes this cost. alone_us is a single iteration without this cost, up to the later end of host and
@@ -82,7 +82,7 @@ def command(
         return
     for title, rows_of_part in (
         ("Operators, mean of the iterations", result.operators[:top]),
-        ("Kept as measured, because the trace lacks", result.unknown),
+        (result.unknown_title, result.unknown),
     ):
         if rows_of_part:
             shared.echo("", title)

@@ -38,13 +38,15 @@ from surrogate.trace.graph.device import earlier_work
 from surrogate.trace.iteration import overheads as host_overheads
 from surrogate.trace.iteration import times as kernel_times
 from surrogate.trace.iteration.overheads import Action, HostStep, HostWork, Overheads, segments
-from surrogate.trace.iteration.times import DeviceTimes, collectives
+from surrogate.trace.iteration.times import DeviceTimes, collectives, pageable_copies
 from surrogate.trace.profiling import NO_DEVICE, counted, gpu_of, invalid_reason
 
 KERNEL_GAP_US = 1.0
 """The gap between two activities of a stream, in µs. Source: Lin et al. (HiPC 2022)."""
 KERNEL_TAIL_US = 5.0
 """The time in µs that is added to every kernel. Source: Lin et al. (HiPC 2022)."""
+MAX_REPLAY_ERROR = 0.1
+"""Maximum error of the replay of a trace's own times, as a share of the measured times, without a note."""
 QUEUE = 1024
 """The number of launches that CUDA queues on a stream before the next call waits."""
 _TEXTS = read_toml(__file__)
@@ -281,6 +283,8 @@ class IterationTimes(TableResult):
         Host overheads of the prediction.
     notes
         Remarks for the user.
+    is_transferred
+        Whether measured times were transferred to another GPU or batch.
     """
 
     trace: str
@@ -292,6 +296,7 @@ class IterationTimes(TableResult):
     unknown: tuple[kernel_times.UnpredictedOperator, ...]
     overheads: Overheads
     notes: tuple[str, ...] = ()
+    is_transferred: bool = False
 
     def __len__(self) -> int:
         return len(self.iterations)
@@ -314,9 +319,15 @@ class IterationTimes(TableResult):
     def table(self) -> Table:
         """Return the iterations as a titled table, with a note for every operator that was kept as measured."""
         target = ", ".join([self.gpu or "unknown GPU", *([f"batch {self.batch}"] if self.batch else [])])
-        kept = [_TEXTS["kept"].format_map(asdict(entry)) for entry in self.unknown]
+        start = f"{self.unknown_title[0].lower()}{self.unknown_title[1:]}"
+        unknown = [f"{start}: {_TEXTS['unknown'].format_map(asdict(entry))}" for entry in self.unknown]
         title = f"Iterations on {target}, {self.times} times"
-        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *kept))
+        return Table([asdict(part) for part in self], title=title, notes=(*self.notes, *unknown))
+
+    @property
+    def unknown_title(self) -> str:
+        """The title of ``unknown``: whether these operators keep their measured times or change by rates."""
+        return _TEXTS["scaled" if self.is_transferred else "kept"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; `overheads` are represented by their sources."""
@@ -496,10 +507,23 @@ def _notes(replay: "IterationReplay") -> tuple[str, ...]:
     notes = {
         unattached: bool(replay.work.unattached),
         _TEXTS["host"]: not replay.comparable,
-        _TEXTS["unpredicted"]: bool(replay.times.parts),
+        _TEXTS["unpredicted"]: bool(replay.times.parts and replay.times.reasons),
+        _TEXTS["pageable"]: bool(replay.times.parts and pageable_copies(replay.trace).any()),
+        _TEXTS["interval"].format(factor=replay.times.factor_90): bool(replay.times.parts),
         _TEXTS["collectives"]: not replay.last_arrival_us and bool(sources - {kernel_times.MEASURED}),
     }
-    return tuple(note for note, applies in notes.items() if applies)
+    return (*(note for note, applies in notes.items() if applies), *_replay_notes(replay))
+
+
+def _replay_notes(replay: "IterationReplay") -> list[str]:
+    """Return a note if the iterations, replayed with the trace's own device times, miss their measured times."""
+    own_times = replace(replay.times, time_us=replay.trace.activities.time_us)
+    own = replace(replay, times=own_times, last_arrival_us={}, loading=1.0)
+    measured_us = sum(part.time_us for part in replay.work.iterations)
+    error = sum(own.in_sequence(traced=True)[0]) / (measured_us or 1.0) - 1
+    if abs(error) <= MAX_REPLAY_ERROR:
+        return []
+    return [_TEXTS["replay"].format(error=abs(error), side="below" if error < 0 else "above")]
 
 
 @dataclass(frozen=True)
@@ -535,6 +559,7 @@ class IterationReplay:
             operators=self.operators(chosen),
             unknown=kernel_times.unpredicted(self.trace, self.times, launched),
             notes=_notes(self),
+            is_transferred=bool(self.times.parts),
             **self.result_fields,
         )
 
@@ -549,6 +574,12 @@ class IterationReplay:
         """Rows of the collectives that the iterations launch, in the order of the replay."""
         steps = self._steps(range(len(self.work.iterations)))
         return [row for step in steps for row in step.activities if self._columns["collective"][row]]
+
+    @cached_property
+    def _unpredicted(self) -> set[int]:
+        """Rows of the activities without a prediction."""
+        pageable = np.flatnonzero(pageable_copies(self.trace)).tolist() if self.times.parts else []
+        return {row for row, _ in self.times.reasons}.union(pageable)
 
     def _steps(self, chosen: Sequence[int]) -> list[HostStep]:
         return [step for position in chosen for step in self.work.by_iteration[position]]
@@ -581,8 +612,7 @@ class IterationReplay:
         clocks.run(steps)
         rows = [row for step in steps for row in step.activities]
         measured_us, device_us = iteration.time_us, float(self.times.time_us[rows].sum())
-        # If no prediction is missing, measured times were requested; else they replace missing predictions.
-        kept = [row for row in rows if self.times.reasons and self.times.source[row] == kernel_times.MEASURED]
+        kept = [row for row in rows if row in self._unpredicted]
         with_samples = sum(step.is_input or overheads.has_samples(step.name) for step in steps)
         return IterationTime(
             index=iteration.index,

@@ -144,8 +144,9 @@ def predicted_times(
 
     ``trace_predictors`` predicts for the GPU of the trace. If it is given, measured times are transferred to the target
     GPU (`transferred`), so that errors that both predictions share cancel. Activities that cannot be predicted then
-    change like other kernels of the same name, or like copies. The penalty for misaligned rows of a matrix product is
-    dropped if the target vendor's kernels have none.
+    change like other kernels of the same name, or like copies. Copies of pageable memory keep their measured time per
+    byte, because the host's staging bounds them, not the GPU or its link. The penalty for misaligned rows of a matrix
+    product is dropped if the target vendor's kernels have none.
     """
     groups, reasons = _groups(trace, trace_batch, target_batch)
     shortest = operator("fill", n=1)
@@ -165,7 +166,13 @@ def predicted_times(
     source, parts = np.full(len(time_us), MEASURED, dtype=object), list[PredictedTime]()
     drops_penalty = trace_predictors is not None and trace_gpu.vendor != predictors.gpu.vendor == "amd"
     unaligned = trace.name_matches(activities, UNALIGNED.search) & drops_penalty
+    is_pageable = pageable_copies(trace) & (trace_predictors is not None)
     for before, after, rows in groups:
+        if is_pageable[rows[0]]:
+            time_us[rows] *= after[0].dram_bytes / before[0].dram_bytes
+            kept_us = float(time_us[rows].sum())
+            parts.append(PredictedTime(kept_us, MEASURED, log(UNMEASURED_FACTOR[True]), "pageable"))
+            continue
         problems = [own_problems[problem] for problem in before], [target_problems[problem] for problem in after]
         missing = [answer for problem in problems[1] if isinstance(answer := target_answers[problem], str)]
         if missing:
@@ -187,8 +194,9 @@ def predicted_times(
         elif ROOFLINE in sources and not isinstance(minimum, str):
             predicted_us = max(predicted_us, len(rows) * minimum.time_us)
         time_us[rows] = predicted_us * (time_us[rows] / measured_us if measured_us else 1 / len(rows))
-    if trace_predictors and reasons:
-        parts.append(_scaled_by_name(trace, time_us, [row for row, _ in reasons], (trace_gpu, predictors.gpu)))
+    if trace_predictors and (scaled := [row for row, _ in reasons if not is_pageable[row]]):
+        parts.append(_scaled_by_name(trace, time_us, scaled, (trace_gpu, predictors.gpu)))
+        source[scaled] = RATES
     return DeviceTimes(
         time_us, tuple(source), tuple(reasons), tuple(parts), BOARD_FACTOR[pair_kind(trace_gpu, predictors.gpu)]
     )
@@ -328,6 +336,12 @@ def _power_limited(gpu: Gpu) -> Gpu:
         return gpu
     watts = gpu.board_watts or boards[0].board_watts
     return replace(gpu, tensor_pj_per_flop=boards[0].tensor_pj_per_flop, board_watts=watts)
+
+
+def pageable_copies(trace: Trace) -> NDArray[np.bool_]:
+    """Return a mask of the copies between the device and pageable memory of the host, by their names."""
+    over_pcie = np.isin(trace.activities.copy_kind, events.OVER_PCIE)
+    return trace.name_matches(trace.activities, re.compile("(?i)pageable").search) & over_pcie
 
 
 def collectives(trace: Trace) -> NDArray[np.bool_]:

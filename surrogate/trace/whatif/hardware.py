@@ -19,9 +19,10 @@ from surrogate.prediction.results import FALLBACK_SOURCES
 from surrogate.report.tables import format_number
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, batch_size, kernels_by_owner
+from surrogate.trace.events.parts import OTHER
 from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
-from surrogate.trace.iteration.times import RATES, DeviceTimes, predicted_times
+from surrogate.trace.iteration.times import RATES, DeviceTimes, pageable_copies, predicted_times
 from surrogate.trace.profiling import PREPARING
 from surrogate.trace.whatif.primitives import launches_of, on_weights, remove, scale, select
 from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule, sentence
@@ -92,9 +93,10 @@ def matrix_kernels(graph: Graph) -> Mask:
 
 @rule("cuda-graphs", evidence=EVIDENCE["none"])
 def cuda_graphs(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """One graph launch per iteration: other launches, and the host's work inside layers, take no time.
+    """One graph launch per iteration: other launches, and the host's work inside operators, take no time.
 
-    The host's work outside layers (data loading, the program's own code), copies and synchronisation do not change.
+    The host's work outside operators (data loading, the program's own code, also inside its own ranges), copies and
+    synchronisation do not change.
     """
     call_kind = call_kinds(graph, setting.profile.trace)
     launch = np.isin(call_kind, (events.LAUNCH, events.MEMSET_CALL))
@@ -102,11 +104,19 @@ def cuda_graphs(graph: Graph, setting: WhatIfSetting, value: float | None) -> Ch
         raise InputError("cuda-graphs: the trace has no kernel launch, so there is nothing to capture; record launches")
     # The first launch of an iteration becomes the graph's launch. The graph also captures host work and other calls.
     other_call = np.isin(call_kind, (events.OTHER_CALL, events.RECORD_CALL, events.MEMORY_CALL))
-    captured = (graph.layer >= 0) & ~select(graph, layer=r"DataLoader") & ~graph.removed
+    captured = linked(_operator_layers(setting), graph.layer, False) & ~select(graph, layer=r"DataLoader")
+    captured &= ~graph.removed
     first = np.zeros(len(graph), np.bool_)
     for iteration in np.unique(graph.iteration[launch]).tolist():
         first[np.flatnonzero(launch & (graph.iteration == iteration))[0]] = True
     return Change(remove(graph, (launch & ~first) | (captured & ((graph.kind == WORK) | other_call))))
+
+
+def _operator_layers(setting: WhatIfSetting) -> Mask:
+    """Return which layers are operators, modules or the profiler's own ranges, instead of ranges of the program."""
+    layers, ranges = setting.profile.layers, setting.profile.trace.ranges
+    row = np.where(layers.from_frame == 1, -1, layers.row)
+    return (row < 0) | (linked(ranges.kind, row) == events.OPERATOR) | (linked(layers.phase_of_range, row) == OTHER)
 
 
 def call_kinds(graph: Graph, trace: Trace) -> Ints:
@@ -169,6 +179,7 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     notes = [sentence("rates", share=share, own=own_gpu.name, target=target.name)] * (share >= 0.005)
+    notes += [sentence("pageable")] * bool(pageable_copies(trace).any())
     notes.append(_memory_note(trace, target))
     return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {sentence('host')}", other_host=True)
 

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -114,14 +114,19 @@ def transferred_us(trace, trace_predictors, predictors):
 def test_times_on_another_gpu_equal_hand_computed_values(trace, fake):
     """Convolutions take half the time, as predicted; the shortest kernel time changes from 1.6 to 3.9 µs.
 
-    The other time scales with the copy bandwidth, 0.92·900 and 0.772·5325 GB/s; the copy to the host scales with
-    PCIe, 15.75 and 63 GB/s. If only the V100 was measured, the predictions count, which are equal."""
+    The other time scales with the copy bandwidth, 0.92·900 and 0.772·5325 GB/s; a pinned copy to the host scales with
+    PCIe, 15.75 and 63 GB/s, and a pageable one keeps its time. If only the V100 was measured, the predictions count,
+    which are equal."""
     predictors = Predictors(gpu("mi300x"), FixedConvs(time_us=38.5), FixedOperators())
     ratio = 0.92 * 900 / (0.772 * 5325)
     found = transferred_us(trace, fake, predictors)
     names = known_answers(__file__)["activities"]
-    times_us = [50, 3.9 + 18.4 * ratio, 30 * ratio, 100, 3.9 + 8.4 * ratio, 3.9 + 38.4 / 4]
+    times_us = [50, 3.9 + 18.4 * ratio, 30 * ratio, 100, 3.9 + 8.4 * ratio, 40]
     assert found == pytest.approx(dict(zip(names, times_us, strict=True)))
+    pinned = replace(trace, names=tuple(name.replace("Pageable", "Pinned") for name in trace.names))
+    assert list(transferred_us(pinned, fake, predictors).values())[-1] == pytest.approx(3.9 + 38.4 / 4)
+    sources = predicted_times(trace, predictors, trace_predictors=fake).source[:6]
+    assert (sources[2], sources[5]) == ("rates", "measured")
     predicted = transferred_us(trace, Predictors(fake.gpu, FixedConvs(), FixedOperators("model")), predictors)
     assert predicted["relu_kernel"] == pytest.approx(3.9 + 18.4)
 
@@ -167,7 +172,7 @@ def test_operators_without_a_prediction_are_listed(trace, fake):
     found = iteration_times(trace, times="surrogate", bundle=fake, iteration=0)
     assert [(entry.operator, entry.count, entry.time_us) for entry in found.unknown] == [("ReluBackward0", 1, 30.0)]
     assert found.coverage == pytest.approx(1 - 30 / found.iterations[0].device_us)
-    assert any("kept as measured: ReluBackward0" in note for note in found.table().notes)
+    assert any("so kept as measured: ReluBackward0" in note for note in found.table().notes)
     found = iteration_times(trace, times="surrogate", bundle=Predictors(fake.gpu, None, fake.kernel_predictor))
     assert sum(entry.count for entry in found.unknown if entry.lacks == "a model of convolutions") == 6
     none = Predictors(fake.gpu, FixedConvs(none=True), fake.kernel_predictor)

@@ -61,6 +61,20 @@ def test_amp_changes_only_fp32_kernels(refused, invented_graph, setting):
         changed()
 
 
+def test_the_programs_own_ranges_are_not_captured(read):
+    """A graph replaces no code of the program, and iteration times leave out its 20 ms after the fourth operator."""
+    trace = trace_of([Op("mine", "mine_kernel", 2)] * 5, 3)
+    for event in trace["traceEvents"]:
+        event["cat"] = event["cat"].replace("cpu_op", "user_annotation")
+        step, within_us = divmod(event["ts"], 52)
+        event["ts"] += 20_000 * (step + (within_us >= 40))
+        event["dur"] += 20_000 * event["name"].startswith("ProfilerStep")
+    rangeless = {**trace, "traceEvents": [event for event in trace["traceEvents"] if event["name"] != "mine"]}
+    times_us = [what_ifs(read(each), "cuda-graphs")[0].predicted_us for each in (trace, rangeless)]
+    assert times_us[0] == pytest.approx(times_us[1])
+    assert any("replay is" in note and "below" in note for note in iteration_times(read(trace)).notes)
+
+
 def test_fused_optimizer_leaves_one_kernel_and_one_launch(refused, resnet_graph, resnet_setting):
     """The optimizer is SGD, which has no published errors; an unknown optimizer is refused."""
     (answer,) = evaluate(resnet_graph, [what_if("fused-optimizer")], resnet_setting)
