@@ -215,6 +215,7 @@ class Predictors:
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
             peak=self._peak(network, runs),
         )
+        result = replace(result, notes=(*result.notes, *_evidence_notes(network, result.peak, self.gpu)))
         is_above_peak = (result.mfu or 0.0) * result.total_us > result.lower_us
         notes = filter(None, [above_peak_note(self.gpu) if is_above_peak else ""])
         return replace(result, notes=(*result.notes, *notes))
@@ -401,6 +402,16 @@ def _layer_time(network: Network, layer: Layer, time: LayerTime, min_us: float) 
     figures = {"time_us": time_us, "lower_us": lower_us, "upper_us": upper_us, "flops": time.flops, "bytes": time.bytes}
     sums = {name: repeats(network, layer) * value for name, value in figures.items()}
     return replace(time, name=layer.name, operator=layer.operator, **sums)
+
+
+def _evidence_notes(network: Network, peak: Peak | None, device: Gpu) -> Iterator[str]:
+    """Yield a note on the error of measured training steps like this one."""
+    if not network.training or network.is_long:
+        return
+    error = TEXTS["step_errors"].get(device.architecture, {}).get(peak.name if peak else "")
+    weights = {layer.problem.dtype for layer in network.layers if is_update(layer)}
+    is_like = error and network.convs and weights == {"fp32"}
+    yield TEXTS["notes"]["measured_steps"].format(error=error) if is_like else TEXTS["notes"]["no_measured_steps"]
 
 
 def _setting(problem: NetworkProblem) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from surrogate.network.network import Layer, Network
 from surrogate.network.operators import gemm
 from surrogate.network.optimizers import OPTIMIZERS, TrainedWeight, optimizer_step
 from surrogate.network.predict import load_predictors
+from surrogate.network.read import read_network
 from surrogate.network.training import backward, is_update, training_iteration, with_training
 from surrogate.prediction.sources.datasheet import HALVES, STEP, shipped_datasheet_models
 from tests.known import cases
@@ -118,3 +119,11 @@ def test_the_sum_of_a_training_step_has_the_error_of_measured_steps() -> None:
     assert times[True].total_us == times[False].total_us
     assert width < step < single
     assert step == pytest.approx(sqrt(width**2 + (single**2 - width**2) / 20), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "error"), [("v100", "fp32", "(V100)"), ("l40s", "fp32", "unknown"), ("v100", "fp16", "unknown")]
+)
+def test_only_a_step_like_measured_ones_states_their_error(gpu: str, dtype: str, error: str) -> None:
+    time = load_predictors(gpu).time(read_network("resnet50", batch=8, training=True, dtype=dtype))
+    assert time.notes[-1].endswith(error)
