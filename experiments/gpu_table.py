@@ -74,7 +74,7 @@ def accuracies(board: Gpu) -> dict[str, Accuracy]:
         for family, bundle in bundles_by_family(board).items()
         if family in FAMILIES
         for evidence in [bundle.evidence(family, board.name)]
-        for factors in [tuple(evidence["factors_90"].values()) or (evidence["factor_90"],)]
+        for factors in [(*evidence["factors_90"].values(),) or (evidence["factor_90"],)]
     }
 
 

@@ -71,11 +71,13 @@ class Requirements:
         hashes = np.zeros(len(frame), dtype=np.uint64)
         for key, index in row_groups(keyed, ("gpu", "candidate", *family.setting_names)):
             hashes[index] = row_hashes(key, rows.sizes[index])
-        known = np.flatnonzero(np.isfinite(workspace))
-        known = known[np.lexsort((-workspace[known], hashes[known]))]
-        row_hash, first = np.unique(hashes[known], return_index=True)
+        with_bytes = np.flatnonzero(np.isfinite(workspace))
+        with_bytes = with_bytes[np.lexsort((-workspace[with_bytes], hashes[with_bytes]))]
+        row_hash, first = np.unique(hashes[with_bytes], return_index=True)
         texts, bits, constant = zip(*stated, strict=True)
-        return cls(np.array(texts), np.array(bits), np.array(constant), row_hash, workspace[known[first]].astype(int))
+        return cls(
+            np.array(texts), np.array(bits), np.array(constant), row_hash, workspace[with_bytes[first]].astype(int)
+        )
 
     def is_deterministic(self, candidate: str) -> bool | None:
         """Return whether two runs of a candidate give the same bits; None if that is unknown."""

@@ -49,7 +49,7 @@ class Shipped:
     is_fastest: bool
     """Whether it answers `FASTEST` only."""
 
-    def evidence(self, family: str, gpu_name: str) -> dict[str, object]:
+    def evidence(self, family: str, gpu_name: str) -> dict[str, Any]:
         """Return the evidence for a family on a GPU: the measured rows there, and the expected errors of times.
 
         ``median_ape`` is the median of |predicted / measured − 1| on held-out shapes of all GPUs of the bundle.

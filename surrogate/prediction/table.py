@@ -288,8 +288,8 @@ def _frame(table: Any) -> pd.DataFrame:
         return pd.DataFrame(table).rename(columns=str)
     if names is None or callable(names):
         raise InputError(
-            f"a {type(table).__name__} is not a problem; give a Conv, an operator, its text, a list of them, or a"
-            " table: a DataFrame, a mapping of columns, a list of rows or a Path"
+            f"a value of type {type(table).__name__} is not a problem; give a Conv, an operator, its text, a list of"
+            " them, or a table: a DataFrame, a mapping of columns, a list of rows or a Path"
         )
     return pd.DataFrame({str(name): table[name] for name in names}).reset_index(drop=True)
 

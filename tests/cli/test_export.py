@@ -31,12 +31,12 @@ def test_an_exported_function_reports_its_size_and_slowdown(seer, trained, datas
 
 def test_a_file_names_the_bundle_that_answered_and_its_caveats(seer, tmp_path):
     """Times from the datasheet are marked in the header and on standard error."""
-    for text, fitted_on, source in (
-        ("gemm:m128n256k512", "interpolated-terms, fitted on gemm", "model"),
-        ("n32c256h14k256r3p1", "distilled-terms, fitted on cudnn_conv", "datasheet"),
+    (tmp_path / "p.txt").write_text("n32c256h14k256r3p1\n")
+    (tmp_path / "g.txt").write_text("gemm:m128n256k512\n")
+    for name, found in (
+        ("g", ("interpolated-terms, fitted on gemm", "(model): 1")),
+        ("p", ("cudnn_conv", "(datasheet): 1")),
     ):
-        (tmp_path / "p.txt").write_text(f"{text}\n")
-        words = ["export", "h100", "--problems", tmp_path / "p.txt", "--dtype", "fp16", "--as", "c-header"]
-        result = seer(*words, "-o", tmp_path / "p.h").succeeded()
-        header = (tmp_path / "p.h").read_text()
-        assert fitted_on in header and f"({source}): 1" in header and f"({source}): 1" in result.err
+        words = ["--problems", tmp_path / f"{name}.txt", "--dtype", "fp16", "--as", "c-header", "-o", tmp_path / "p.h"]
+        assert found[1] in seer("export", "h100", *words).succeeded().err
+        assert all(text in (tmp_path / "p.h").read_text() for text in found)
