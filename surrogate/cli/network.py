@@ -256,7 +256,7 @@ def _print_report(results: NetworkResults, *, layers: bool, shared_by: int) -> N
         shared.echo(line, width=terminal_width())
     _section("per GPU", [_totals_row(time)])
     memory = {name: round(size / 2**30, 2) for name, size in time.memory.items() if size}
-    _section("memory per GPU, GiB", [memory] if memory else [])
+    _section("memory per GPU at the peak, GiB", [memory] if memory else [])
     if layers:
         _print_layers(time)
     _print_types(time)

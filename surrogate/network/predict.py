@@ -40,6 +40,8 @@ STEP_FACTOR = 1.19
 """The same for all other architectures: the geometric mean."""
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
+MAX_SHARE = 0.97
+"""Maximum share of the usable memory that the largest batch fills; the rest is for the allocator's fragments."""
 OUT_OF_LIMITS = "no algorithm within the limits"
 SERVERS = bundled.FOLDER / "servers.json"
 PCIE_HALF_WIDTH = log(2.0)
@@ -477,10 +479,11 @@ def fastest_framework(network: Network, gpu: str) -> str:
 
 
 def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limits: Unpack[AlgorithmLimits]) -> int:
-    """Return the largest batch that fits the GPU's memory; ``read`` returns the network at a batch.
+    """Return the largest batch that fits `MAX_SHARE` of the GPU's memory; ``read`` returns the network at a batch.
 
     Raises `InputError` if not even one sample fits, or if the network's memory does not grow with the batch.
     """
+    predictors = replace(predictors, utilization=min(predictors.utilization, MAX_SHARE))
     fits = 0  # the largest batch that fits
     fails = MAX_BATCH  # the smallest batch that does not fit
     while fails - fits > 1:

@@ -235,11 +235,13 @@ def time_module(
     name = type(module).__name__
     options = with_fields(DEFAULTS, overrides, allowed=OPTIONS)
     cluster_of(name, options)
+    refusals = {"optimizer": options.optimizer and not options.training, "amp_and_dtype": options.amp and options.dtype}
+    refuse(refusals, source=name, optimizer=options.optimizer)
     if options.batch is not None:
         checked_int(name, "batch", options.batch, maximum=MAX_INT32)
     limits: AlgorithmLimits = {"workspace_limit": workspace_limit, "deterministic": deterministic}
     names = [*([gpu] if gpu is not None else []), *(gpus or ())]
-    if not names or isinstance(gpus, str):
+    if not names or isinstance(gpus, str) or isinstance(gpu, list | tuple):
         raise InputError(f"{name}: gpu is {gpu!r} and gpus is {gpus!r}; give a GPU, or gpus=[…] with several")
 
     def read(size: int | None) -> Network:

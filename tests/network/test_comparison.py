@@ -110,6 +110,8 @@ def test_a_live_module_is_compared_as_by_the_command(refused: Callable[..., Any]
     assert found.times["h100-sxm"] == time_module(module, images, "h100-sxm", training=True)
     refusing = time_module(module.bfloat16(), images.bfloat16(), gpus=["t4", "h100-sxm"])
     assert list(refusing.times) == ["h100-sxm"] and "bf16" in refusing.refused["t4"]
-    for wrong in ({}, {"gpus": "t4"}, {"gpus": []}):
+    with refused("add training=True"):
+        time_module(module, images, "t4", optimizer="adam")
+    for wrong in ({}, {"gpus": "t4"}, {"gpus": []}, {"gpu": ["t4", "v100"]}):
         with refused("give a GPU, or gpus="):
             time_module(module, images, **wrong)

@@ -36,7 +36,8 @@ def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[...
     assert [time.fits for time in times.values()] == [True, True, False, False]
     assert times[64].samples_per_s > times[26].samples_per_s  # type: ignore[operator]
     best = next(record["batch"] for record in comparison_records("batch", times) if record["best"])
-    assert best == largest_batch(_of_batch, predictors_t4) == 26
+    # The largest batch fills at most 97 % of these, 14.23 GiB.
+    assert (best, largest_batch(_of_batch, predictors_t4)) == (26, 25)
     context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
     assert times[26].memory_bytes == GIB * 14 + context + library
     assert times[26].gpu_memory_bytes == pytest.approx(15 * GIB * 0.9926 - 220 * 2**20)
