@@ -64,7 +64,8 @@ def swept(label: str, graph: Graph, setting: WhatIfSetting) -> list[dict[str, ob
     rows: list[dict[str, object]] = []
     for gbs in SWEEP_GBS:
         network = replace(MACHINES, bandwidth_gbs=gbs)
-        for each in evaluate(graph, [what_if(name) for name in SWEPT], replace(setting, network=network)):
+        rules = [what_if(name) for name in SWEPT]
+        for each in evaluate(graph, rules, replace(setting, network=network), refusals={}):
             figures = {name: getattr(each, name) for name in FIGURES}
             rows.append({"trace": label, "what_if": each.name, **figures, "bandwidth_gbs": gbs, "refused": ""})
     return rows

@@ -346,13 +346,25 @@ def straggler(compared: RanksSummary) -> Finding | None:
     )
 
 
+def is_judged(profile: Profile) -> bool:
+    """Return whether the trace has what most causes need: work of a device, and a graph that can be simulated."""
+    return len(profile.trace.activities) > 0 and not invalid_reason(profile.trace)
+
+
 def format_findings(
-    findings: Sequence[Finding], unchecked: str = "", step: str = "the mean iteration, from end to end"
+    findings: Sequence[Finding],
+    unchecked: str = "",
+    step: str = "the mean iteration, from end to end",
+    *,
+    judged: bool = True,
 ) -> str:
     """Return the findings as text, one paragraph each.
 
     ``step`` defines a step, and ``unchecked`` names the causes that were not checked; both are part of the text.
+    Without findings, ``judged`` (`is_judged`) decides between "none" and "not judged".
     """
+    if not findings and not judged:
+        return f"Findings: not judged\n{unchecked}"
     if not findings:
         return f"Findings: none; the trace supports no change that gains {MIN_GAIN:.0%} of a step\n{unchecked}".strip()
     lines = [f"Findings, the largest gain first; gains do not add up; a step is {step}"]

@@ -29,7 +29,7 @@ from surrogate.trace import events, profiling
 from surrogate.trace.events.phases import whole_graphs
 from surrogate.trace.events.tables import Floats, Ints, grouped
 from surrogate.trace.labels import find_labels
-from surrogate.trace.profiling import Profile, TraceSource
+from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource
 from surrogate.trace.result import ResultTable, Row, short_names
 
 GROUPINGS = ("name", "layer", "type", "label", "model")
@@ -218,7 +218,9 @@ def _notes(profile: Profile, kernels: Ints, rows: Sequence[Row]) -> tuple[str, .
         counts = {"launches": profile.counters["launches"].max(), "joined": joined.sum(), "kernels": len(kernels)}
         notes.append(events.text("counted", **counts, share=float(time[joined].sum()) / (total_us or 1)))
         notes += profile.counters.attrs["notes"]
-    if profile.gpu is None:
+    if not len(profile.trace.activities):
+        notes.append(f"{profile.trace.source}: {NO_DEVICE}")
+    elif profile.gpu is None:
         notes.append(events.text("no_peaks"))
     return tuple(notes)
 

@@ -17,7 +17,7 @@ from surrogate.report.style import BLUE, INK, blank, number_tick, svg, theme
 from surrogate.report.tables import FactTable, Table, format_number, format_value, interval_us
 from surrogate.trace.events.parts import OUTSIDE, iteration_at
 from surrogate.trace.events.tables import linked
-from surrogate.trace.findings import find_all, format_findings
+from surrogate.trace.findings import find_all, format_findings, is_judged
 from surrogate.trace.graph import graph_of
 from surrogate.trace.idle import idle_table
 from surrogate.trace.kernels import COMMUNICATION, kernel_table
@@ -69,7 +69,7 @@ def _advice(profile: Profile) -> list[Table | str]:
     """Return the findings, the basis of their intervals, and the causes that were not checked."""
     findings, unchecked = find_all(profile)
     if not findings:
-        return [format_findings(findings, unchecked)]
+        return [format_findings(findings, unchecked, judged=is_judged(profile))]
     bases = deduplicated((finding.title, finding.basis) for finding in findings)
     rows = [finding.row() for finding in findings]
     return [Table(rows, title="Gains do not add up", notes=(*bases, *filter(None, [unchecked])))]

@@ -66,6 +66,8 @@ def command(
     shared.echo_notes(filter(None, map(renamed_note, profiles)))
     if len(profiles) > 1:
         sweep = tables.batch_sweep(profiles, batch).top(out.top)
+        if not batch and len({row["batch"] for row in sweep}) < len(sweep):
+            shared.echo_notes([tables.TEXTS["notes"]["no_ranks"]])
         shared.show(sweep.rows, out.form, table=shared.columns_of(sweep.rows, SWEEP_COLUMNS))
         return
     (profiled,) = profiles
@@ -81,7 +83,7 @@ def command(
 def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output) -> None:
     """Print the bound of a step, figures of the whole model, its layer types and copies, and the findings."""
     from surrogate.trace import tables
-    from surrogate.trace.findings import find_all, format_findings
+    from surrogate.trace.findings import find_all, format_findings, is_judged
     from surrogate.trace.idle import idle_table
     from surrogate.trace.labels import label_table
     from surrogate.trace.result import ResultTable
@@ -115,7 +117,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
             filled = {key for key in keys if any(row[key] for row in table)}
             columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
             shared.show(table.rows, table=shared.display_table(table, columns))
-    shared.echo("", *format_findings(findings, unchecked).split("\n"))
+    shared.echo("", *format_findings(findings, unchecked, judged=is_judged(profiled)).split("\n"))
 
 
 def _shortened(idle: "ResultTable", count: int) -> "ResultTable":

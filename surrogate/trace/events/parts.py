@@ -208,7 +208,7 @@ def _by_iteration(trace: Trace, requested: Sequence[int]) -> Trace:
     for index in requested:
         if index not in every:
             numbers = list(every)
-            listed = f"{numbers[0]} to {numbers[-1]}" if len(every) > 1 else f"only {numbers[0]}"
+            listed = f"{numbers[0]} to {numbers[-1]}" if len(every) > 1 else f"only iteration {numbers[0]}"
             by = every[numbers[0]].by
             raise events.refusal("no_iteration", index=index, source=trace.source, listed=listed, by=by)
     selected = tuple(every[index] for index in dict.fromkeys(requested))

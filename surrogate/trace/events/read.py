@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from surrogate.bundled import TRACES
-from surrogate.features.errors import InputError, read_toml, require_regular
+from surrogate.features.errors import InputError, nearest, read_toml, require_regular
 from surrogate.formats.foreign_file import chunks
 from surrogate.formats.recognise import explained
 from surrogate.trace import events
@@ -88,7 +88,10 @@ def read_trace(path: str | Path, *, max_bytes: int = DEFAULT_MAX_BYTES, progress
         with path.open("rb") as file:
             start = file.read(len(_SQLITE))
     except OSError as error:
-        raise events.refusal("unreadable", path=path, reason=error.strerror, ships=", ".join(TRACES)) from None
+        near = nearest(str(path).casefold(), TRACES)
+        raise events.refusal(
+            "unreadable", path=path, reason=error.strerror, ships=", ".join(TRACES), near=near
+        ) from None
     if start.startswith((b"PK\x03\x04", b"\xfd7zXZ")):
         raise events.refusal("archive", path=path)
     if path.suffix in (".nsys-rep", ".qdrep"):
@@ -151,7 +154,7 @@ def trace_files(paths: Sequence[str | Path], max_bytes: int = DEFAULT_MAX_BYTES)
             elif path.is_dir():
                 found = [TraceFile(file, str(file)) for file in path.rglob("*") if file.name.endswith(_TRACES)]
             else:
-                found = [TraceFile(path, str(path))]
+                found = [TraceFile(path if path.exists() else TRACES.get(str(path), path), str(path))]
             if not found:
                 raise events.refusal("no_trace", path=path)
             files += sorted(found, key=lambda file: file.display_name)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import combinations
-from math import inf, prod
+from math import inf, nan, prod
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -105,6 +105,8 @@ class WhatIfAnswer:
         Interval of the device's time, if kernels were predicted.
     assumes : str
         Values that the answer assumes.
+    refused : str
+        The reason if the what-if does not apply to the trace; then the predicted time is NaN. "" for an answer.
     """
 
     name: str
@@ -120,6 +122,7 @@ class WhatIfAnswer:
     device_low_us: float | None = None
     device_high_us: float | None = None
     assumes: str = ""
+    refused: str = ""
 
     @property
     def baseline_us(self) -> float:
@@ -129,7 +132,7 @@ class WhatIfAnswer:
     @property
     def predicted_us(self) -> float:
         """Simulated time of the changed trace."""
-        return self.predicted.per_iteration_us
+        return nan if self.refused else self.predicted.per_iteration_us
 
     @property
     def speedup(self) -> float:
@@ -149,6 +152,9 @@ class WhatIfAnswer:
 
         ``samples_per_s_after`` and ``speedup_all_gpus`` are of all GPUs together, ``speedup`` is of one GPU.
         """
+        if self.refused:
+            empty = dict.fromkeys(replace(self, refused="").to_dict())
+            return empty | {"name": self.name, "refused": self.refused}
         paths = [path_us(timeline) for timeline in (self.baseline, self.predicted)]
         per_s = 1e6 * self.batch / self.baseline_us if self.batch and self.baseline_us else None
         times = ("name", "baseline_us", "predicted_us", "speedup", "low_us", "high_us")
@@ -170,9 +176,12 @@ class WhatIfAnswer:
             "evidence": self.evidence,
             "assumes": self.assumes,
             "notes": list(self.notes),
+            "refused": None,
         }
 
     def __repr__(self) -> str:
+        if self.refused:
+            return f"{self.name}: refused: {self.refused}"
         return f"{self.name}: {self.baseline_us:,.0f} → {self.predicted_us:,.0f} µs ({self.speedup:.3f}×)"
 
 
@@ -495,7 +504,8 @@ def what_ifs(
     Returns
     -------
     list of WhatIfAnswer
-        One answer per what-if. A what-if that does not apply is left out, and a warning gives the reason.
+        One answer per what-if, in the given order. A what-if that does not apply has its reason in ``refused``, NaN as
+        its predicted time, and a warning.
 
     Raises
     ------
@@ -509,9 +519,12 @@ def what_ifs(
     answers = evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, refusals=refusals)
     if refusals and not answers:
         raise InputError("; ".join(dict.fromkeys(refusals.values())))
+    found = {answer.name: answer for answer in answers}
     for name, reason in refusals.items():
-        warnings.warn(f"{name} is left out: {reason.removeprefix(f'{name}: ')}", stacklevel=2)
-    return answers
+        why, baseline = reason.removeprefix(f"{name}: "), answers[0].baseline
+        warnings.warn(f"{name} is refused: {why}", stacklevel=2)
+        found[name] = WhatIfAnswer(name, baseline, baseline, None, None, (), refused=why)
+    return [found[each.label] for each in chosen]
 
 
 def help_texts() -> dict[str, str]:

@@ -142,7 +142,8 @@ def priority_propagation(graph: Graph, setting: WhatIfSetting, value: float | No
 def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, prioritised: bool) -> Change:
     """Insert the push of every gradient and the pull of its weight, in order of arrival or of first use.
 
-    A machine sends and receives at once. So slices are pulled while other slices are still pushed.
+    A machine sends and receives at once. So slices are pulled while other slices are still pushed. Raises `InputError`
+    if no forward pass of the trace waits for a weight.
     """
     network = replace(setting.network, bandwidth_gbs=value) if value else setting.network
     tasks: list[NewTask] = []
@@ -163,12 +164,13 @@ def _with_servers(graph: Graph, setting: WhatIfSetting, value: float | None, *, 
                 pull_us = push_us + network.latency_us * (i + 1 == len(sizes))
                 to_pull = {"duration_us": pull_us, "after": (len(graph) + len(tasks) - 1,), "before": before}
                 tasks.append(NewTask(f"pull of {name}", resource=PULL_CHANNEL, **to_pull, **order))
+    if tasks and not any(task.before for task in tasks):
+        raise refusal("no_second_iteration")
     changed = primitives.insert(graph, tasks)
     for channel in (NETWORK, PULL_CHANNEL):
         changed = primitives.schedule(changed, channel, "priority" if prioritised else "arrival")
-    notes = (sentence("no_second_iteration"),) if len(graph.iterations) < 2 else ()
     assumes = sentence("servers", workers=network.workers, latency_us=format_number(network.latency_us))
-    return Change(changed, notes=notes, gpus=network.workers, assumes=assumes)
+    return Change(changed, gpus=network.workers, assumes=assumes)
 
 
 def _dependencies(ready: int, use: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -138,9 +138,10 @@ def test_what_ifs_accepts_a_trace_name(refused):
 
 
 def test_refused_what_if_does_not_stop_the_others(resnet):
-    with pytest.warns(UserWarning, match="faster-network is left out: .*no collective"):
+    with pytest.warns(UserWarning, match="faster-network is refused: .*no collective"):
         answers = what_ifs(resnet, ["faster-network", "amp"])
-    assert [answer.name for answer in answers] == ["amp"]
+    assert [answer.name for answer in answers] == ["faster-network", "amp"]
+    assert "no collective" in answers[0].refused and np.isnan(answers[0].speedup) and not answers[1].refused
     for unknown in ("gpu=h1000", "cuda-graph"):
         with pytest.raises(InputError, match=r"did you mean|h1000"):
             what_ifs(resnet, ["amp", unknown])
