@@ -534,8 +534,19 @@ class GpuComparison(TableResult):
         return len(self.times) + len(self.refused) > 1
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a record for each GPU; ``best`` marks the highest throughput of the GPUs that it fits."""
+        """Return a record for each GPU; ``best`` marks the highest throughput of the GPUs that it fits.
+
+        With prices, ``cheapest`` marks the lowest price of a sample among them.
+        """
         costs = {name: time.cost(self.prices.get(name), self.samples) for name, time in self.times.items()}
+        usd = {
+            name: costs[name]["usd_per_step"] / (time.step_samples or 1)
+            for name, time in self.times.items()
+            if time.fits is not False and "usd_per_step" in costs[name]
+        }
+        costs = (
+            {name: {"cheapest": usd.get(name) == min(usd.values())} | costs[name] for name in costs} if usd else costs
+        )
         records = [record | costs[record["gpu"]] for record in comparison_records("gpu", self.times)]
         return [*records, *({"gpu": name, "refused": reason} for name, reason in self.refused.items())]
 
@@ -550,7 +561,10 @@ class GpuComparison(TableResult):
         count = next((time.gpus for time in self.times.values()), 1)
         all_gpus = f"; samples/s of all {count} GPUs" if count > 1 else ""
         title = f"GPUs{all_gpus}; a speedup is the ratio of expected times per sample, without an interval of its own"
-        return Table([comparison_row(record) for record in self.records()], {"90 %, µs": interval_us}, title)
+        unpriced = ", ".join(name for name in self.times if self.prices and name not in self.prices)
+        notes = [f"no price of {unpriced}: give it as --price {unpriced.split(',')[0]}=USD"] if unpriced else []
+        rows = [comparison_row(record) for record in self.records()]
+        return Table(rows, {"90 %, µs": interval_us}, title, notes=notes)
 
 
 def compare_gpus(
@@ -643,8 +657,10 @@ def comparison_row(record: dict[str, Any]) -> dict[str, Any]:
     row |= {title: record[name] for name, title in COSTS.items() if name in record}
     row |= {"speedup": record["speedup"]} if "speedup" in record else {}
     rivals = ", ".join(map(str, record.get("rivals", ())))
-    best = f"◀ best, within the interval of {rivals}" if rivals else "◀ best"
-    return row | {"": best if record["best"] else ""}
+    fastest = "fastest" if "cheapest" in record else "best"
+    marks = [f"{fastest}, within the interval of {rivals}" if rivals else fastest] if record["best"] else []
+    marks += ["cheapest"] if record.get("cheapest") else []
+    return row | {"": f"◀ {'; '.join(marks)}" if marks else ""}
 
 
 def percent(share: float | None) -> float | None:

@@ -90,6 +90,8 @@ def test_a_refused_gpu_is_named_and_the_others_are_compared() -> None:
     assert frame.loc["h100-sxm", "usd_per_step"] == pytest.approx(0.002)
     assert frame.loc["a100-sxm4-80gb", "epoch_hours"] == pytest.approx(0.01)
     assert "t4 has no bf16 units" in repr(found) and "USD/epoch" in repr(found)
+    assert "◀ fastest" in repr(found) and "no price of a100-sxm4-80gb: give it as" in repr(found)
+    assert [row.get("cheapest") for row in found.records()] == [True, False, None]
     with pytest.raises(InputError, match="bf16 units"):
         compare_gpus(["t4"], predict)
 
