@@ -40,11 +40,6 @@ def test_gap_between_different_parents_is_an_edge(step):
     assert ("t1", "y") not in found.means
 
 
-def test_negative_overheads_become_zero(step, action):
-    found = measured(step("x", 0, 20, action(3, 4, [0]), events=[1, 2]))
-    assert found.us("t2", "x") == 0.0
-
-
 def test_waiting_time_is_no_overhead(step, action):
     """A synchronising call after the launch and the wait of a copy belong to the device."""
     wait = action(20, 1020, (), "cudaStreamSynchronize", kind=events.SYNC_CALL)
