@@ -21,7 +21,7 @@ from surrogate.features import HALF, MAX_INT32, checked_int, element_type, impor
 from surrogate.features.errors import InputError, one_line_errors
 from surrogate.network import torch_gpu
 from surrogate.network.dispatch import add_call
-from surrogate.network.network import DEFAULTS, TEXTS, Network, NetworkBuilder, ReadOptions, refuse, with_fields
+from surrogate.network.network import DEFAULTS, TEXTS, Layer, Network, NetworkBuilder, ReadOptions, refuse, with_fields
 from surrogate.network.optimizers import OPTIMIZER, TrainedWeight, add_step
 from surrogate.network.parallel import cluster_of, unit_of
 from surrogate.network.predict import AlgorithmLimits, largest_batch, load_predictors
@@ -290,11 +290,18 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         tf32=torch_gpu.tf32_operations(),
         state_bytes=state_bytes,
         forward_layers=forward_layers if options.training else 0,
+        is_long=options.training and _is_language(builder.layers),
         runtime="compiled" if is_compiled else "eager",
         tokens=next((tensor.numel() for tensor in tensors_in(inputs.by_name.get(TOKENS_INPUT))), None),
     )
     notes = compress((EVAL_NOTE, TEXTS["notes"]["routing"]), (has_eval_parts, recorded.routing.is_used))
     return replace(network, notes=(*network.notes, *notes))
+
+
+def _is_language(layers: Sequence[Layer]) -> bool:
+    """Return whether the layers are a language model's: attention is causal, and no layer is a convolution."""
+    phases = {getattr(layer.problem, "phase", "") for layer in layers}
+    return "context" in phases and not any(layer.problem.HAS_ALGORITHMS for layer in layers)
 
 
 def _trained_weights(module: "Module", dtype: str | None) -> dict[str, list[TrainedWeight]]:

@@ -88,13 +88,14 @@ def test_packed_weights_are_unpacked_in_both_passes() -> None:
 class Embedded(torch.nn.Module):
     """A table, a product and attention, with the argument of transformers' models."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, causal: bool = False) -> None:
         super().__init__()
+        self.causal = causal
         self.table, self.product = torch.nn.Embedding(100, 64), torch.nn.Linear(64, 64)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         heads = self.product(self.table(input_ids)).unflatten(-1, (2, 32)).transpose(1, 2)
-        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=self.causal)
 
 
 def test_tokens_are_the_elements_of_input_ids() -> None:
@@ -105,5 +106,6 @@ def test_tokens_are_the_elements_of_input_ids() -> None:
     )
     assert time.tokens_per_s == pytest.approx(3 * 4 * 128 / time.total_us * 1e6) and resized.tokens == 8 * 128
     assert any("step has a factor of 1.27" in note for note in time.notes) and time.step_factor == 1
+    assert time_module(Embedded(causal=True), ids, "h100-sxm", training=True).step_factor == 1.27
     unnamed = time_module(Embedded(), ids, "h100-sxm")
     assert unnamed.tokens_per_s is None and not any("factor of" in note for note in unnamed.notes)
