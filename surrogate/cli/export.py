@@ -61,7 +61,8 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     if (leaves is not None and form not in FUNCTIONS) or (top is not None and form != "triton"):
         raise InputError("--leaves needs --as python or triton, --top needs triton; leave them out for a lookup")
     predictor = _predictor(bundle, options)
-    listed = read_list(problems, predictor.bundle.described_family, predictor.default_math, settings_of(options))
+    family, settings = predictor.bundle.described_family, settings_of(options)
+    listed = read_list(problems, family, predictor.default_math, settings, predictor.gpu)
     kept, left_out = of_one_family(listed)
     if not kept:
         raise InputError(f"{problems}: no row has a problem of a known family; give texts, or sizes")

@@ -30,6 +30,7 @@ from surrogate.features.conv import EXAMPLE
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, first_bytes, nearest, read_bounded, require_regular
 from surrogate.features.families import FAMILIES, AnyProblem, DescribedProblem, Family, family_of, parse_problem
+from surrogate.features.gpu import canonical
 from surrogate.features.problem import setting
 
 if TYPE_CHECKING:
@@ -123,12 +124,13 @@ class ListDefaults:
     """A caller's defaults for a list: ``described_family`` is the described kernel of rows without a family.
 
     ``settings`` are the settings of rows that do not state them. ``default_math`` returns the math type of problems
-    that do not state it.
+    that do not state it. ``gpu`` is the registry name of the GPU that every row must have, if it states one.
     """
 
     described_family: Family[Any] | None = None
     default_math: DefaultMath | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    gpu: str | None = None
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class ListDefaults:
     @property
     def texts(self) -> tuple[str, ...]:
         """Return the columns of texts."""
-        return tuple(dict.fromkeys((*self.setting_names, *_TEXT_COLUMNS)))
+        return tuple(dict.fromkeys((*self.setting_names, "gpu", *_TEXT_COLUMNS)))
 
     def spelled(self, name: str) -> str:
         """Return a column of a CSV header in its declared spelling; capital letters do not matter."""
@@ -202,6 +204,7 @@ def read_list(
     described_family: Family | None = None,
     default_math: DefaultMath | None = None,
     settings: Mapping[str, str] = {},
+    gpu: str | None = None,
 ) -> list[ListedProblem]:
     """Return every line or row of a list in order, with its own settings.
 
@@ -215,6 +218,8 @@ def read_list(
         Family and element type → math type of rows that do not state it. Without it, such a convolution has fma.
     settings : dict of str to str, optional
         Settings of rows that do not state them.
+    gpu : str, optional
+        Registry name of a GPU. A row of another GPU is refused.
 
     Returns
     -------
@@ -226,7 +231,7 @@ def read_list(
         With the file, the line, the wrong value and the rule.
     """
     path = Path(path)
-    listed = list(_listed(path, ListDefaults(described_family, default_math, settings)))
+    listed = list(_listed(path, ListDefaults(described_family, default_math, settings, gpu)))
     if not listed:
         raise InputError(f"{path}: holds no problem; give one per line, as in {EXAMPLE}")
     return listed
@@ -316,6 +321,10 @@ def _from_rows(
         given = {name: value for name, value in row.items() if value is not None and value == value}
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
+        if defaults.gpu and canonical(text.get("gpu", defaults.gpu)) != defaults.gpu:
+            raise InputError(
+                f"{path}: {where} is of {text['gpu']}, but {defaults.gpu} is requested; list one GPU's rows"
+            )
         try:
             names = [name for name in defaults.setting_names if name in text and name != "operator"]
             problem = defaults.problem(given, {name: stated_setting(name, text[name]) for name in names}, operator)

@@ -3,10 +3,19 @@
 import json
 import re
 
+import pytest
 
-def test_export_writes_each_format(seer, trained, dataset, tmp_path):
+
+@pytest.fixture
+def problems(table, tmp_path):
+    """Return the file of the table's problems on one GPU."""
+    table[table["gpu"] == "Tesla T4"].to_csv(tmp_path / "t4.csv", index=False)
+    return tmp_path / "t4.csv"
+
+
+def test_export_writes_each_format(seer, trained, problems, tmp_path):
     """JSON and a C header are written from a cuDNN bundle; problems of other families are left out."""
-    words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o"]
+    words = ["export", trained, "--problems", problems, "--gpu", "t4", "-o"]
     result = seer(*words, tmp_path / "p.json", "--as", "json").succeeded()
     table = json.loads((tmp_path / "p.json").read_text())
     assert len(table["picks"]) == 32 and "picks of 32 problems" in result.out
@@ -16,11 +25,16 @@ def test_export_writes_each_format(seer, trained, dataset, tmp_path):
     mixed.write_text("n8c64h28w28k64r3s3p1\ngemm:m128n128k128\n")
     result = seer("export", trained, "--problems", mixed, "--gpu", "t4", "-o", tmp_path / "m.json", "--as", "json")
     assert "picks of 1 problem; 1 left out" in result.out
+    for row in ("m,n,k,gpu\n8,8,8,l40s\n", '{"problem": "gemm:m8n8k8", "gpu": "l40s"}\n'):
+        mixed.write_text(row)
+        for form in ("json", "python", "c-header"):
+            words = ["h100", "--problems", mixed, "--as", form, "-o", tmp_path / "other"]
+            assert seer("export", *words).is_refusal("line", "l40s", "h100-sxm is requested")
 
 
-def test_an_exported_function_reports_its_size_and_slowdown(seer, trained, dataset, tmp_path):
+def test_an_exported_function_reports_its_size_and_slowdown(seer, trained, problems, tmp_path):
     """The summary gives the number of leaves and the predicted slowdown."""
-    words = ["export", trained, "--problems", dataset, "--gpu", "t4", "-o", tmp_path / "select.py"]
+    words = ["export", trained, "--problems", problems, "--gpu", "t4", "-o", tmp_path / "select.py"]
     result = seer(*words, "--as", "python", "--leaves", "3").succeeded()
     assert re.search(
         r"picks of 32 problems; leaves: [123], predicted slowdown on the listed problems: 1\.\d+", result.out
