@@ -266,7 +266,7 @@ class Predictors:
         has_attention = any(layer.problem.recomputed_multiply_adds for layer in network.layers)
         if network.training and has_attention and not network.is_long:
             absent = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR)
-            yield f"a causal language model's step has a factor of {absent:g}, fitted to measured steps; this one has none"
+            yield f"a causal model's step has a factor of {absent:g}, fitted to measured steps; this one has none"
         if factor > 1:
             is_measured = self.gpu.architecture in STEP_FACTORS
             evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"

@@ -114,6 +114,7 @@ def test_a_live_module_is_compared_as_by_the_command(refused: Callable[..., Any]
     assert list(refusing.times) == ["h100-sxm"] and "bf16" in refusing.refused["t4"]
     with refused("add training=True"):
         time_module(module, images, "t4", optimizer="adam")
-    for wrong in ({}, {"gpus": "t4"}, {"gpus": []}, {"gpu": ["t4", "v100"]}):
+    invalid: list[dict[str, Any]] = [{}, {"gpus": "t4"}, {"gpus": []}, {"gpu": ["t4", "v100"]}]
+    for wrong in invalid:
         with refused("give a GPU, or gpus="):
             time_module(module, images, **wrong)
