@@ -18,7 +18,7 @@ from surrogate.evaluation.scorecard import FIRST_TEN, ORACLE, is_heuristic
 from surrogate.features.families import CONV
 from surrogate.report.charts import dots
 from surrogate.report.figures import MIN_EXCESS
-from surrogate.report.results import Results, choice_rows, references, time_rows
+from surrogate.report.results import ResultRow, Results, choice_rows, references, time_rows
 
 PARTS = own_settings(__file__)
 """Comparison → its label, its sources (the first one is judged), its rows, and its options."""
@@ -26,6 +26,8 @@ QUICK = {"seeds": 1, "folds_count": 3}
 CHOICES = ("slowdown_macro", "ci_low", "ci_high", "slowdown_geomean", "slowdown_p95", "within_10pct")
 PAIRED = {"vs_seer": "seer", "vs_linear": "linear", "vs_picker": "heuristic"}
 """Column of a relative difference of the slowdown in percent → kind of the reference."""
+SHARED = ("picker_problems", "slowdown_on_picker_problems", "picker_slowdown")
+"""Columns of the problems with a pick of the library's picker: their number, the model's slowdown, the picker's."""
 TABLE = "compare"
 FURTHER = {"compare_algorithms": "algorithm", "compare_gpus": "gpu"}
 """Further table → what its rows are divided by."""
@@ -79,12 +81,7 @@ def verdicts(results: Results, choices: pd.DataFrame) -> pd.DataFrame:
         for column, kind in PAIRED.items():
             ends = (row.get(f"paired_vs_{kind}") or [np.nan] * 3) if own_names.get(kind) != model else [np.nan] * 3
             record |= zip((f"{column}_low", column, f"{column}_high"), 100 * np.array(ends), strict=True)
-        if (
-            picker["n"] and row["paired_problems"] == picker["n"]
-        ):  # the model has a pick for all of the picker's problems
-            own = picker["slowdown_macro"] * (1 + row["paired_vs_heuristic"][1])
-            record |= {"picker_problems": picker["n"], "slowdown_on_picker_problems": own}
-            record["picker_slowdown"] = picker["slowdown_macro"]
+        record |= zip(SHARED, shared(row, picker), strict=True)
         for column, of_model, key in (
             ("median_error_pct", errors, "median_ape"),
             ("p90_error_pct", errors, "p90_ape"),
@@ -96,6 +93,14 @@ def verdicts(results: Results, choices: pd.DataFrame) -> pd.DataFrame:
             record[column] = 100 * of_model[model][key] if model in of_model else np.nan
         records.append(record | spread(choices[(choices["model"] == model) & (choices["stratum"] != "grouped")]))
     return pd.DataFrame(records)
+
+
+def shared(row: ResultRow, picker: ResultRow) -> tuple[float, float, float]:
+    """Return the values of `SHARED`; NaN if the model does not have a pick for each problem of the picker."""
+    if not picker["n"] or row["paired_problems"] != picker["n"]:
+        return np.nan, np.nan, np.nan
+    slowdown = picker["slowdown_macro"]
+    return picker["n"], slowdown * (1 + row["paired_vs_heuristic"][1]), slowdown
 
 
 def spread(picks: pd.DataFrame) -> dict[str, float]:
