@@ -21,7 +21,8 @@ from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.splits import fold_of_names
 from surrogate.features.families import CONV, Family
-from surrogate.models import MODELS, TimeModel
+from surrogate.models import TimeModel, model_class
+from surrogate.models.registry import COMPARED, DECLARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class Effort:
         return 3 if self.quick else 10
 
     def by_name(self, *requested: str) -> dict[str, TimeModel]:
-        """Return name → unfitted model, in the registry's order: the existing ones of ``requested``, or all models."""
+        """Return name → unfitted model, in the registry's order: the existing ones of ``requested``, or all compared."""
         return {
-            name: seeded(MODELS[name], self.seed)
-            for name in MODELS
-            if (not requested or name in requested) and (self.models is None or name in self.models)
+            name: seeded(model_class(name), self.seed)
+            for name in DECLARED
+            if name in (requested or COMPARED) and (self.models is None or name in self.models)
         }
 
     def timed(self, *requested: str) -> dict[str, TimeModel]:
