@@ -159,7 +159,8 @@ class Predictors:
         -------
         NetworkTime
             A layer is counted as unsupported, with the reason, if no algorithm can run its problem within the limits,
-            or if the GPU lacks the units for the element type of its product.
+            or if the GPU lacks the units for the element type of its product. If the network fits the memory only
+            without the workspaces of the fastest algorithms, it takes those that fit, as PyTorch does.
 
         Raises
         ------
@@ -220,7 +221,23 @@ class Predictors:
         result = replace(result, notes=(*result.notes, *_evidence_notes(network, result.peak, self.gpu)))
         is_above_peak = (result.mfu or 0.0) * result.total_us > result.lower_us
         notes = filter(None, [above_peak_note(self.gpu) if is_above_peak else ""])
-        return replace(result, notes=(*result.notes, *notes))
+        result = replace(result, notes=(*result.notes, *notes))
+        return result if result.fits is not False else self._within_memory(network, result, limits)
+
+    def _within_memory(self, network: Network, result: NetworkTime, limits: AlgorithmLimits) -> NetworkTime:
+        """Return the time with workspaces that fit the memory next to the tensors; ``result`` if it cannot fit.
+
+        Source: PyTorch, ``Conv_v8.cpp``: a plan whose workspace cannot be allocated is skipped.
+        """
+        workspace_bytes = result.memory["workspace"]
+        left = result.gpu_memory_bytes - sum(result.memory.values()) + workspace_bytes
+        if left < 0 or not workspace_bytes:
+            return result
+        limited = self.time(network, **{**limits, "workspace_limit": left})
+        if not limited.fits or len(limited.layers) < len(result.layers):
+            return result
+        sizes = {"left": left / 2**30, "fastest": workspace_bytes / 2**30}
+        return replace(limited, notes=(*limited.notes, TEXTS["notes"]["workspace"].format(**sizes)))
 
     def _half_width(self, answers: Collection[tuple[NetworkProblem, ProblemTime]]) -> float | None:
         """Return the half width in log time of a language model's step; None if all its kernels were measured."""

@@ -15,7 +15,7 @@ from surrogate.network.aten_call import Call, Tensor
 from surrogate.network.memory import Allocator, context_bytes, memory, saved_tensors, simulate_pass, usable_bytes
 from surrogate.network.network import Cluster, HostTime, Layer, Network
 from surrogate.network.operators import gemm
-from surrogate.network.predict import Predictors, largest_batch
+from surrogate.network.predict import Predictors, largest_batch, load_predictors
 from surrogate.network.read import read_network
 from surrogate.network.result import comparison_records
 from tests.known import cases, known_answers
@@ -44,6 +44,17 @@ def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[...
     assert largest_batch(_of_batch, replace(predictors_t4, utilization=0.5)) == 12
     with refused("not even one sample"):
         largest_batch(lambda batch: replace(_of_batch(batch), state_bytes=16 * GIB), predictors_t4)
+
+
+def test_workspaces_fit_the_memory_that_is_left() -> None:
+    """Half of the fastest algorithms' workspace is left; a GPU without memory for the tensors does not fit."""
+    predictors, network = load_predictors("l40s"), read_network("vgg16", batch=64, training=True)
+    fastest = predictors.time(network)
+    assert fastest.memory_bytes and fastest.memory["workspace"]
+    needs = [fastest.memory_bytes - share * fastest.memory["workspace"] for share in (0.5, 1.5)]
+    few, none = (replace(predictors, utilization=need / fastest.gpu_memory_bytes).time(network) for need in needs)
+    assert few.fits and few.kernels_us > fastest.kernels_us and "as PyTorch takes them" in few.notes[-1]
+    assert few.memory["workspace"] <= fastest.memory["workspace"] / 2 and none.fits is False
 
 
 def test_buffers_live_until_their_last_reader(onnx_file) -> None:
