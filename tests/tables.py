@@ -1,12 +1,15 @@
 """Invented tables for tests: all combinations of some values, and the rows of a raw table."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 import pandas as pd
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, rows_of
+
+Table = Callable[..., pd.DataFrame]
+"""The fixture `table`."""
 
 
 def every(**columns: Iterable[object]) -> pd.DataFrame:

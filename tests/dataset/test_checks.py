@@ -1,6 +1,5 @@
 """`normalise` unifies spellings, types and defaults; `find_violations` names the row of every broken rule."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,7 @@ from surrogate.dataset.checks import find_violations, normalise, unit_warnings
 from surrogate.dataset.problems import families_of
 from surrogate.features.errors import InputError
 from tests.known import cases
-
-Table = Callable[..., pd.DataFrame]
+from tests.tables import Table
 
 
 def test_normalise_unifies_spellings_and_types(table: Table) -> None:

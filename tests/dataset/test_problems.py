@@ -1,7 +1,5 @@
 """Problem and shape codes, newest library versions, rows for an evaluation, and the fastest solver."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,8 +7,7 @@ import pytest
 from surrogate.dataset import problems
 from surrogate.features.algorithms import version_number
 from surrogate.features.families import CONV
-
-Table = Callable[..., pd.DataFrame]
+from tests.tables import Table
 
 
 def test_problem_codes_include_gpu_and_batch_but_shape_codes_do_not(table: Table) -> None:

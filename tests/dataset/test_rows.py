@@ -1,6 +1,5 @@
 """`Rows` holds arrays for a table of one family, aligned with its frame."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,7 @@ from surrogate.features.conv import Conv
 from surrogate.features.families import CONV, FAMILIES
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS
-from tests.tables import checked
-
-Table = Callable[..., pd.DataFrame]
+from tests.tables import Table, checked
 
 
 def test_features_equal_the_formula_of_each_problem(table: Table) -> None:

@@ -1,7 +1,5 @@
 """Folds hold out shapes, networks, GPUs or random rows; no held-out row is in the training set."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,8 +9,8 @@ from hypothesis import strategies as st
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.splits import SPLITS, fold_of_names, folds, network_names
 from surrogate.features.families import CONV
+from tests.tables import Table
 
-Table = Callable[..., pd.DataFrame]
 NAMES = st.sets(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=40)
 
 

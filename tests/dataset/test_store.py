@@ -1,7 +1,6 @@
 """Datasets on disk read back, are written completely or not at all, and are refused if invalid."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from surrogate.dataset.columns import SCHEMA_VERSION
 from surrogate.dataset.store import kernels_path, read_dataset, write_dataset
 from surrogate.dataset.tables import METADATA_KEY, read_table
 from surrogate.features.errors import InputError
-
-Table = Callable[..., pd.DataFrame]
+from tests.tables import Table
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,7 +1,6 @@
 """Comparison of models on a synthetic table: every split, no leakage, the format of results.json."""
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,9 +18,8 @@ from surrogate.models.base import TimeModel
 from surrogate.models.boosted import BoostedTerms
 from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.known import known_answers
-from tests.tables import every
+from tests.tables import Table, every
 
-Table = Callable[..., pd.DataFrame]
 compare = partial(evaluation.compare, seeds=1)
 CHEAP = ("always-best-single", "roofline", "linear-dims")
 REFERENCES = {"cudnn-heuristic", "oracle"}

@@ -7,14 +7,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import optuna
-import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,9 +29,8 @@ from surrogate.models.baselines import AlwaysBestSingle, Roofline
 from surrogate.models.linear import LinearTerms
 from tests.known import cases
 from tests.models.test_interpolated import products
-from tests.tables import checked
+from tests.tables import Table, checked
 
-Table = Callable[..., pd.DataFrame]
 MODEL = "linear-terms"
 STORED = tuning.default_hyperparameters(LinearTerms)
 

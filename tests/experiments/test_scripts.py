@@ -25,9 +25,7 @@ def test_a_script_reports_a_missing_file(tmp_path: Path, capsys: pytest.CaptureF
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_writes_its_table_and_prints_the_pages_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_writes_its_table_and_prints_the_pages_table(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         run_script(experiment("training_mpt"), ["--quick", "--out", str(tmp_path)])
     assert ended.value.code == 0

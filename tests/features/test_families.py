@@ -167,8 +167,6 @@ def test_convolution_belongs_to_its_stratum(text: str, stratum: str) -> None:
 @pytest.mark.parametrize(
     ("name", "of_products", "of_convolutions"), [("t4", "default", "tensor_op"), ("p4", "fma", "fma")]
 )
-def test_int8_uses_tensor_cores_by_default_if_the_gpu_has_them(
-    name: str, of_products: str, of_convolutions: str
-) -> None:
+def test_int8_uses_tensor_cores_by_default_if_the_gpu_has_them(name, of_products, of_convolutions):
     found = FAMILIES["gemm"].default_math("int8", gpu(name)), CONV.default_math("int8", gpu(name))
     assert found == (of_products, of_convolutions)

@@ -49,9 +49,7 @@ def test_rows_of_another_board_are_counted(refused, tmp_path: Path, lost: str, g
 
 
 @cases(__file__)
-def test_element_type_is_in_a_column_or_in_the_file_name(
-    tmp_path: Path, name: str, column: str, value: str, expected: str
-) -> None:
+def test_element_type_is_in_a_column_or_in_the_file_name(tmp_path, name, column, value, expected):
     header, *lines = GEMM.splitlines()
     table = [f"{header},{column}", *(f"{line},{value}" for line in lines)] if column else [header, *lines]
     rows = read(tmp_path, "\n".join(table), name).rows

@@ -34,9 +34,7 @@ def test_second_generation_file_is_read(tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_first_generation_file_needs_a_gpu_and_is_read(
-    refused, tmp_path: Path, layer: str, algorithm: str, expected: tuple[str, ...]
-) -> None:
+def test_first_generation_file_needs_a_gpu_and_is_read(refused, tmp_path, layer, algorithm, expected):
     fields = {key: value for key, value in RAN.items() if ":" not in key}
     path = save(tmp_path, {"name": FIRST.format(layer, algorithm), **fields})
     with refused("names no GPU; ", "--gpu"):

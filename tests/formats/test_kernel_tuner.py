@@ -191,9 +191,7 @@ def test_other_files_are_read(tmp_path: Path, sample: str, old: str, new: str, r
 
 
 @cases(__file__)
-def test_times_of_contradictory_or_unknown_units_are_refused(
-    refused, tmp_path: Path, sample, old, new, message
-) -> None:
+def test_times_of_contradictory_or_unknown_units_are_refused(refused, tmp_path, sample, old, new, message):
     (tmp_path / "a.json").write_text((SAMPLES / sample).read_text().replace(old, new))
     with refused("a.json", message):
         read(tmp_path / "a.json", gpu="t4")
@@ -204,9 +202,7 @@ VALUES = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-2, 2) | st.
 
 @settings(max_examples=40)
 @given(cells=st.lists(st.tuples(VALUES, VALUES | st.just("CompilationFailedConfig")), min_size=1, max_size=5))
-def test_any_parameter_values_give_a_table_or_an_input_error(
-    tmp_path_factory: pytest.TempPathFactory, cells: list[Any]
-) -> None:
+def test_any_parameter_values_give_a_table_or_an_input_error(tmp_path_factory, cells):
     entries = {str(place): {"a": value, "b": 1, "time": time} for place, (value, time) in enumerate(cells)}
     folder = tmp_path_factory.getbasetemp()
     path = save(folder, "any.json", tune_params_keys=["a", "b"], tune_params={}, cache=entries)

@@ -89,9 +89,7 @@ def test_real_exports_have_known_values(measurements: Path, file: str, expected:
 
 
 @cases(__file__)
-def test_other_exports_and_locales_have_the_same_launches(
-    tmp_path: Path, sample: str, changes: list[list[str]], expected: dict[str, float], note: str
-) -> None:
+def test_other_exports_and_locales_have_the_same_launches(tmp_path, sample, changes, expected, note):
     """The first launch of each sample takes 212.48 µs; ``changes`` replaces texts of the sample."""
     text = (SAMPLES / sample).read_text()
     for old, new in changes:

@@ -105,9 +105,7 @@ def test_problems_make_dataset_rows(refused, tmp_path: Path) -> None:
 
 
 @cases(__file__)
-def test_summaries_of_nvprof_and_nsys_are_alike(
-    seer: Any, tmp_path: Path, sample: str, changes: list[list[str]], delimiter: str, note: str
-) -> None:
+def test_summaries_of_nvprof_and_nsys_are_alike(seer, tmp_path, sample, changes, delimiter, note):
     """``changes`` replaces texts of a sample; a ``delimiter`` other than a comma then separates its columns."""
     text = (SAMPLES / sample).read_text().replace(",", delimiter or ",")
     for old, new in changes:

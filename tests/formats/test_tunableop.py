@@ -1,13 +1,11 @@
 """Reading PyTorch's TunableOp results, as aten/src/ATen/cuda/tunable writes them. The times are invented."""
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from surrogate.formats import FORMATS
 from surrogate.formats.imported import Imported
-from tests.conftest import CommandResult
 from tests.known import cases, known_answers
 
 SAMPLE = Path(__file__).parent / "samples" / "tunableop_results0.csv"
@@ -45,9 +43,7 @@ def test_wrong_files_are_refused(refused, tmp_path: Path, old: str, new: str, op
         read(tmp_path, (HEAD + "GemmTunableOp_float_NN,nn_8_4_2,Default,0.5").replace(old, new), **options)
 
 
-def test_import_command_needs_the_board_of_a_shared_architecture(
-    tmp_path: Path, seer: Callable[..., CommandResult]
-) -> None:
+def test_import_command_needs_the_board_of_a_shared_architecture(tmp_path, seer):
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(SAMPLE.read_bytes()))
     assert "is taken as rx-7900-xtx" in seer("import", "tunableop", SAMPLE, "-o", tmp_path / "a.csv").err
     run = seer("import", "tunableop", SAMPLE, tmp_path / "b.csv.gz", "--gpu", "7900xtx", "-o", tmp_path / "a.csv")

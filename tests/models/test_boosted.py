@@ -1,7 +1,5 @@
 """Boosted trees and their trend: what they learn, and how they extrapolate."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,9 +9,8 @@ from surrogate.models.boosted import BoostedDims, BoostedTerms
 from surrogate.models.call_cost import CallKey, call_costs, common_call_costs
 from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.times import Trend, trend_names
-from tests.tables import checked, every
+from tests.tables import Table, checked, every
 
-Table = Callable[..., pd.DataFrame]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 

@@ -1,6 +1,5 @@
 """Trees that learn another model's times: nearby sizes by hand, labels and their weights, files, refusals."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -15,9 +14,8 @@ from surrogate.models.boosted import DistilledTerms, nearby_rows, on_other_gpus,
 from surrogate.models.registry import DECLARED, ModelDeclaration
 from tests.known import cases
 from tests.models.test_interpolated import products
-from tests.tables import checked
+from tests.tables import Table, checked
 
-Table = Callable[..., pd.DataFrame]
 NVIDIA = [board.name for board in gpus() if board.vendor == "nvidia"]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +22,8 @@ from surrogate.models import MODELS, TimeModel
 from surrogate.models.baselines import AlwaysBestSingle, Forest, Mlp, Roofline
 from surrogate.models.linear import LiEtAl, LinearDims, LinearTerms
 from tests.known import known_answers
-from tests.tables import checked, every
+from tests.tables import Table, checked, every
 
-Table = Callable[..., pd.DataFrame]
 FAST: dict[str, dict[str, Any]] = known_answers(__file__)["fast"]
 CONV_ONLY = ("seer-paper", "seer-time-only", "boosted-seer", "stacked-terms")
 LEARNED: dict[str, float] = known_answers(__file__)["learned"]

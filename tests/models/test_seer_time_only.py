@@ -1,6 +1,5 @@
 """`seer-time-only`: terms by hand, tiles, fallbacks, and its error on measured data."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,8 @@ from surrogate.models.base import TimeModel
 from surrogate.models.baselines import Roofline
 from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.seer.time_only import MechanismTerms, SeerTimeOnly, TileFit, mechanism_terms
-from tests.tables import checked
+from tests.tables import Table, checked
 
-Table = Callable[..., pd.DataFrame]
 ALGORITHMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "GEMM", "FFT", "WINOGRAD", "WINOGRAD_NONFUSED")
 
 

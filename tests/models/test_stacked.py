@@ -1,10 +1,8 @@
 """Stacks of two models and trees on SEER's fits: weights by hand, no leakage, files, fallback to one part."""
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +15,8 @@ from surrogate.models.registry import DECLARED, ModelDeclaration
 from surrogate.models.seer.time_only import FeatureRows, SeerTimeOnly
 from surrogate.models.stacked import UNSEEN_GPU_SHARE, BoostedSeer, StackedTerms, stacking_weight
 from tests.known import cases
-from tests.tables import checked
+from tests.tables import Table, checked
 
-Table = Callable[..., pd.DataFrame]
 FEW = {"rounds": 40, "learning_rate": 0.2, "max_leaves": 32}
 
 

@@ -1,6 +1,5 @@
 """Support learned from statuses, and rules for candidates without statuses."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,8 @@ from surrogate.dataset.splits import folds
 from surrogate.dataset.store import read_dataset
 from surrogate.features.families import CONV
 from surrogate.models import Support
-from tests.tables import checked
+from tests.tables import Table, checked
 
-Table = Callable[..., pd.DataFrame]
 SOLVERS = [(1, "Gemm1x1"), (1, "Any"), (3, "Any")]
 
 

@@ -2,7 +2,6 @@
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -132,9 +131,7 @@ def test_kept_fits_are_not_reused_for_another_description(tmp_path: Path) -> Non
 
 
 @cases(__file__)
-def test_invalid_options_are_refused_in_one_line(
-    refused, table: pd.DataFrame, options: dict[str, Any], words: str
-) -> None:
+def test_invalid_options_are_refused_in_one_line(refused, table, options, words):
     with refused(words):
         train(table, **options)
 

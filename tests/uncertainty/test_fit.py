@@ -1,7 +1,6 @@
 """Interval widths: ranks, fallback, growth with distance, coverage on held-out shapes, unmeasured GPUs."""
 
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +17,10 @@ from surrogate.models import model_class
 from surrogate.models.base import duplicate
 from surrogate.uncertainty import fit
 from surrogate.uncertainty.intervals import NEVER, HeldOutGpuErrors, StepFunction, UnmeasuredGpuErrors, WidthKey, Widths
-from tests.tables import checked, every
+from tests.tables import Table, checked, every
 
 GEMM = FAMILIES["gemm"]
 
-Table = Callable[..., pd.DataFrame]
 SCORES = st.lists(st.floats(0, 10), min_size=1, max_size=200).map(np.array)
 FFT, SMALL, NEW = "cudnn|fwd|FFT", "cudnn|fwd|GEMM", "cudnn|fwd|NEW"
 GPUS = ("Tesla T4", "TITAN Xp", "TITAN V")
