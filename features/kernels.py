@@ -103,6 +103,12 @@ def sm_limits(compute_capability: float) -> SmLimits:
     return LIMITS[compute_capability]
 
 
+def max_shared_bytes(gpu: Gpu) -> int:
+    """Return the most shared memory of a block in bytes; 0 if unknown. AMD's workgroups may use all of a CU's LDS."""
+    limits = LIMITS.get(gpu.compute_capability)
+    return limits.optin_bytes if limits else gpu.shared_per_sm_bytes if gpu.vendor == "amd" else 0
+
+
 def occupancy(
     compute_capability: float,
     threads: Number,
@@ -160,7 +166,7 @@ def device_attributes(gpu: Gpu) -> dict[str, float | None]:
         "memory_clock_mhz": per_pin and per_pin * 1e3 / DOUBLE_DATA_RATE,
         "fp16_unpacked_tflops": gpu.fp16_tflops / 2,
         **fixed,
-        "shared_per_block_optin_bytes": limits and limits.optin_bytes,
+        "shared_per_block_optin_bytes": max_shared_bytes(gpu) or None,
         "warps_per_sm": limits and limits.warps,
         "threads_per_sm": limits and limits.warps * WARP_THREADS,
         "blocks_per_sm": limits and limits.blocks,

@@ -19,7 +19,15 @@ from ..elementwise import Number, checked_int
 from ..errors import InputError
 from ..family import Family, Formula, ProblemTerms
 from ..gpu import Gpu
-from ..kernels import LIMITS, MAX_REGISTERS_PER_THREAD, MAX_THREADS, REGISTERS_PER_SM, resident, sm_limits
+from ..kernels import (
+    LIMITS,
+    MAX_REGISTERS_PER_THREAD,
+    MAX_THREADS,
+    REGISTERS_PER_SM,
+    max_shared_bytes,
+    resident,
+    sm_limits,
+)
 from ..problem import Size, read_sizes
 from ..problem import setting as setting_value
 from ..roofline import MACHINE_NAMES, machine, machine_features, peak_flops_table, waves_of
@@ -209,24 +217,27 @@ class DescribedFamily(Family[DescribedProblem]):
     def refusals(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
         """Return reason → mask (configurations,) of the configurations that cannot run.
 
-        A reason is a condition, or on NVIDIA's GPUs a launch above the limits of a block by the formulas.
-        ``parameters`` are as in `allowed`.
+        A reason is a condition, or a launch above the known limits of a block by the formulas. ``parameters`` are as in
+        `allowed`.
         """
-        reasons = {RULED_OUT: ~self.allowed(problem, parameters)}
-        limits = LIMITS.get(gpu.compute_capability)
-        if limits is None:
-            return reasons
+        return {RULED_OUT: ~self.allowed(problem, parameters), **self.over_limits(problem, parameters, gpu)}
+
+    def over_limits(self, problem: DescribedProblem, parameters: np.ndarray, gpu: Gpu) -> dict[str, np.ndarray]:
+        """Return limit of a block → mask (configurations,) of the launches above it, as in `refusals`."""
+        reasons: dict[str, np.ndarray] = {}
         values = {**problem.sizes, **dict(zip(self.parameter_names, parameters.T, strict=True))}
         cost = {name: np.nan_to_num(formula.value(values)) for name, formula in self.description.formulas.items()}
         threads, per_thread = cost.get("threads_per_block", 0.0), cost.get("registers_per_thread", 0.0)
+        is_nvidia = gpu.compute_capability in LIMITS
         for name, needed, maximum in (
-            ("shared_bytes", cost.get("shared_bytes", 0.0), limits.optin_bytes),
-            ("threads_per_block", threads, MAX_THREADS),
-            ("registers_per_thread", per_thread, MAX_REGISTERS_PER_THREAD),
-            ("threads_per_block * registers_per_thread", threads * per_thread, REGISTERS_PER_SM),
+            ("shared_bytes", cost.get("shared_bytes", 0.0), max_shared_bytes(gpu)),
+            ("threads_per_block", threads, MAX_THREADS * (gpu.vendor in ("nvidia", "amd"))),
+            ("registers_per_thread", per_thread, MAX_REGISTERS_PER_THREAD * is_nvidia),
+            ("threads_per_block * registers_per_thread", threads * per_thread, REGISTERS_PER_SM * is_nvidia),
         ):
-            reason = OVER_GPU_LIMIT.format(name=name, maximum=maximum, gpu=gpu.name)
-            reasons[reason] = np.broadcast_to(needed > maximum, len(parameters))
+            if maximum:
+                reason = OVER_GPU_LIMIT.format(name=name, maximum=maximum, gpu=gpu.name)
+                reasons[reason] = np.broadcast_to(needed > maximum, len(parameters))
         return reasons
 
     def stratum(self, problem: DescribedProblem) -> np.ndarray:

@@ -27,6 +27,7 @@ from surrogate.features.algorithms import CUDNN_GRAPH, has_fewer_flops, newest, 
 from surrogate.features.families import FAMILY_OF_KIND, AnyProblem, DescribedFamily, DescribedProblem, Family
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import Gpu, canonical, gpu, registry, uncapped, unlisted_gpu
+from surrogate.features.kernels import max_shared_bytes
 from surrogate.features.problem import QUANTISED
 from surrogate.models.call_cost import CallCost, CallKey, call_cost_of, call_cost_us
 from surrogate.models.grid import Label
@@ -355,6 +356,8 @@ class Resolver:
         description = family.description if isinstance(family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
             yield NOTES["shared_memory_unchecked"]
+        if description is not None and "shared_bytes" in description.formulas and not max_shared_bytes(device):
+            yield NOTES["shared_limit_unknown"].format(device.name)
         if rank_note:
             yield rank_note
         if _sustained_tflops(facts) < inf and (note := datasheet.above_peak_note(facts.board)):

@@ -141,6 +141,11 @@ def test_memory_clock_matches_the_driver() -> None:
     assert device_attributes(gpu("mi210"))["warps_per_sm"] is None
 
 
+@pytest.mark.parametrize(("name", "kib"), [("mi300x", 64), ("mi355x", 160), ("rx-7900-xtx", 64)])
+def test_a_workgroup_may_use_all_of_the_lds(name: str, kib: int) -> None:
+    assert device_attributes(gpu(name))["shared_per_block_optin_bytes"] == kib << 10
+
+
 def test_mig_instance_has_its_share_of_the_board() -> None:
     instance = gpu("NVIDIA A100-SXM4-40GB MIG 2g.10gb")
     board = gpu("NVIDIA A100-SXM4-40GB")
