@@ -285,6 +285,12 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
             warnings.append(str(unknown))
         sizes = {size: part[size].to_numpy() for size in family.size_names}
         problems = family.problem(sizes, dict(zip(family.setting_names, settings, strict=True)))
+        for reason, is_over in family.over_limits(
+            problems, family.configurations(part["solver"].tolist()), device
+        ).items():
+            if count := int(is_over.sum()):
+                limit = reason.removeprefix("cannot run: ")
+                warnings.append(f"{count:,} of {len(part):,} rows ran although {limit}; check the formula")
         ratio = part["time_us"].to_numpy() / np.maximum(family.min_us(problems, device), FASTEST_US)
         below = int((ratio < 1).sum())
         if below:
