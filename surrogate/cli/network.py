@@ -122,7 +122,12 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--decode", "Decode one token after CONTEXT tokens.", shared.SIZE, metavar="CONTEXT")
 @option("--sequence", "Tokens of each sample in the training of a config.json.", shared.SIZE, metavar="TOKENS")
 @option("--checkpointing", "Keep only the layers' inputs, and compute the rest again.", is_flag=True)
-@option("--lora", "Train adapters of this rank; --dtype int4_wo also packs the weights.", shared.SIZE, metavar="RANK")
+@option(
+    "--lora",
+    "Train adapters of this rank; with --dtype int4_wo, on 4-bit weights (QLoRA).",
+    shared.SIZE,
+    metavar="RANK",
+)
 @option("--tensor-parallel", "GPUs that share every layer.", shared.SIZE)
 @option("--expert-parallel", "GPUs with different experts.", shared.SIZE)
 @option("--pipeline-parallel", "Stages with different layers.", shared.SIZE)

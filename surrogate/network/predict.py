@@ -165,8 +165,11 @@ class Predictors:
         Raises
         ------
         InputError
-            If the GPU lacks the units for most of the network's multiply-adds.
+            If the GPU lacks the units for most of the network's multiply-adds, or if ``network`` is no `Network`.
         """
+        if not isinstance(network, Network):
+            what = f"{network!r:.60}" if isinstance(network, str | Path) else f"a {type(network).__name__}"
+            raise InputError(f"the network is {what}; give read_network(…), or time_module a module")
         problems = dict.fromkeys(layer.problem for layer in network.layers)
         runs = {
             each: each if network.keeps_math else with_default_math(each, self.gpu, network.tf32) for each in problems

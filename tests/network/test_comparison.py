@@ -118,3 +118,12 @@ def test_a_live_module_is_compared_as_by_the_command(refused: Callable[..., Any]
     for wrong in invalid:
         with refused("give a GPU, or gpus="):
             time_module(module, images, **wrong)
+
+
+def test_a_number_of_gpus_and_a_source_are_refused_with_the_remedy(refused: Callable[..., Any]) -> None:
+    with refused("give h100, and its number as --data-parallel 8"):
+        load_predictors("8xh100")
+    with refused("the network is 'resnet50'; give read_network"):
+        load_predictors("t4").time("resnet50")  # type: ignore[arg-type]
+    with refused("give int4_wo"):
+        read_network(MODEL, training=True, sequence=512, lora=16, dtype="nf4")
