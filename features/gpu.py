@@ -117,6 +117,7 @@ def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapp
     return row
 
 
+_SEVERAL = "; give {1}, and its number as --data-parallel {0} or --fsdp {0} (training), --tensor-parallel or --gpus (servers)"
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 BUNDLED = Path(__file__).with_name("gpus.toml")
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
@@ -321,7 +322,9 @@ class GpuRegistry:
             raise UnknownGpuError(
                 f"GPU {name!r} fits several; give one of: {', '.join(board.name for board in fitting)}"
             )
-        words = {"name": name, "hint": nearest(name, self.labels), "variable": ENVIRONMENT_VARIABLE}
+        several = re.fullmatch(r"(\d+) ?[x×*] ?(.+)", name)
+        hint = _SEVERAL.format(*several.groups()) if several else nearest(name, self.labels)
+        words = {"name": name, "hint": hint, "variable": ENVIRONMENT_VARIABLE}
         raise UnknownGpuError(str(refusal("gpu", **words)))
 
     @property

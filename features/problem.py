@@ -245,7 +245,7 @@ _ALIASES: dict[str, dict[str, str]] = TABLE["setting_aliases"]
 def setting(name: str, value: object) -> str:
     """Return this project's name of a setting's value, from an alias such as ``torch.float16`` or ``channels_last``.
 
-    Raises `InputError` for TF32, which is no element type: a math allows it for fp32 values.
+    Raises `InputError` for TF32, which is no element type (a math allows it for fp32 values), and for NF4.
     """
     text = str(value)
     word = text.removeprefix("torch.").lower()
@@ -255,6 +255,8 @@ def setting(name: str, value: object) -> str:
     if dtype in ("tf32", "xf32"):
         remedy = "give fp32 and, if there is a math, default (NVIDIA) or tensor_op_allow_conversion (AMD)"
         raise InputError(f"{name} {text} is a math of fp32 values, which GPUs before Ampere and MI300 lack; {remedy}")
+    if dtype == "nf4":
+        raise InputError(f"{name} nf4 has no kernels of its own; give int4_wo, which also packs weights in 4 bits (QLoRA)")
     return dtype if dtype in ELEMENTS else text
 
 
