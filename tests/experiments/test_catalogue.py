@@ -10,6 +10,7 @@ from experiments.experiment import HOME
 from experiments.pages import NAMES as PAGES
 from experiments.pages import TEMPLATES, Tables, cell, shown
 from surrogate.features.errors import InputError
+from tests.known import cases
 
 
 def test_a_run_replaces_only_its_own_row(tmp_path: Path) -> None:
@@ -32,16 +33,7 @@ def test_every_experiment_is_in_the_index_and_on_a_page() -> None:
         assert any(f"(figures/{path.name})" in text for text in templates.values()), path.name
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("{a:.1f} [{low:.1f}, {high:+.1f}]", "1.2 [−2.0, +3.0]"),
-        ("{share:.0%}", "91 %"),
-        ("{none:.1f} / {none:.0f} %", "–"),
-        ("{by[x]} {by[other]}", "5 –"),
-        ("{big:short}, {a:short}, {never}", "12,346, 1.23, never"),
-    ],
-)
+@cases(__file__)
 def test_cells_show_missing_values_and_signs(text: str, expected: str) -> None:
     row = {"a": 1.234, "low": -2, "high": 3, "share": 0.91, "none": float("nan"), "by": {"x": 5}, "big": 12345.6}
     assert cell(text, row | {"never": float("inf")}) == expected

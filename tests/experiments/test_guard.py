@@ -3,27 +3,17 @@
 from pathlib import Path
 
 import pandas as pd
-import pytest
 from click.testing import CliRunner
 
 from experiments import guard
 from experiments.guard import COVERAGE, ERROR, SLOWDOWN, Figure
+from tests.known import cases
 
 GEMM = Figure("gemm", ERROR, 900, 10.0, 2.0), Figure("gemm", SLOWDOWN, 90, 4.0, 1.0)
 CURRENT = (*GEMM, Figure("conv", COVERAGE, 400, 92.0, 3.0))
 
 
-@pytest.mark.parametrize(
-    ("index", "changes", "verdict"),
-    [
-        (0, {"value": 12.1}, "worse"),
-        (1, {"value": 5.1}, "worse"),
-        (2, {"value": 95.1}, "worse"),  # wider than claimed
-        (2, {"value": 87.5}, "same"),  # as far from 90 % as before
-        (0, {"value": 7.9}, "better"),
-        (2, {"set": "moe"}, "missing"),
-    ],
-)
+@cases(__file__)
 def test_a_worse_figure_fails_and_is_named(index, changes, verdict, tmp_path: Path, monkeypatch) -> None:
     stored = str(tmp_path / "guard.csv")
     monkeypatch.setattr(guard, "figures", lambda: iter(CURRENT))

@@ -36,14 +36,11 @@ def test_packed_arguments_are_read_as_sizes(kind, variant, text, expected) -> No
 
 def test_rows_of_unknown_operators_or_gpus_are_dropped() -> None:
     """Rows of another benchmark and rows with unreadable arguments are also dropped."""
-    rows = rows_of(
-        packed("CUDNN_ACTIVATION_FWD", IMAGE, "ACTIVATION_RELU"),
-        packed("CUDNN_ACTIVATION_FWD", f"{IMAGE};iterations=10", "ACTIVATION_RELU"),
-        packed("CUDNN_ACTIVATION_FWD", "input[0]=?", "ACTIVATION_RELU"),
-        packed("CUDNN_REDUCE", IMAGE),
-        packed("CUBLAS_GEMM_FWD", "input[0]=16;input[1]=1000;input[2]=2048;input[3]=0"),
-        packed("CUDNN_ADD_TENSOR", IMAGE, gpu="Abacus 3000"),
-    )
+    texts = (IMAGE, f"{IMAGE};iterations=10", "input[0]=?")
+    activations = (packed("CUDNN_ACTIVATION_FWD", text, "ACTIVATION_RELU") for text in texts)
+    product = packed("CUBLAS_GEMM_FWD", "input[0]=16;input[1]=1000;input[2]=2048;input[3]=0")
+    unknown = packed("CUDNN_ADD_TENSOR", IMAGE, gpu="Abacus 3000")
+    rows = rows_of(*activations, packed("CUDNN_REDUCE", IMAGE), product, unknown)
     columns = ["family", "library", "operator", "variant", "gpu", "n", "k"]
     assert rows[columns].to_numpy().tolist() == ANSWERS["known_operators"]
 
@@ -78,16 +75,13 @@ def test_pools_come_from_the_layers_of_networks() -> None:
 def test_dense_rows_have_sizes_and_math_types() -> None:
     """A product has K columns and sums over N; AMD's matrix units are used by default."""
     products = {"M": 39.0, "N": 90.0, "K": 192.0, "H": np.nan}
-    rows = rows_of(
-        {"op": "bmm", "gpu": "Tesla T4", "Torch Version": "p2.1.0", "B": 4, **products, "time_us": 9.0},
-        {"op": "ln", "gpu": "AMD Instinct MI100", "B": 4, "H": 256.0, "time_us": 9.0},
-        {"op": "odd", "gpu": "Tesla T4", "B": 4, "H": 256.0, "time_us": 9.0},
-    )
+    bmm = {"op": "bmm", "gpu": "Tesla T4", "Torch Version": "p2.1.0", "B": 4, **products, "time_us": 9.0}
+    norm = {"op": "ln", "gpu": "AMD Instinct MI100", "B": 4, "H": 256.0, "time_us": 9.0}
+    rows = rows_of(bmm, norm, {**norm, "op": "odd", "gpu": "Tesla T4"})
     by_kind = rows.set_index("operator")
     columns = ["batch", "m", "n", "k", "math", "library_version"]
     assert by_kind.loc["bmm", columns].tolist() == [4, 39, 192, 90, "fma", "2.1.0"]
-    norm = by_kind.loc["layer_norm", ["n", "c", "math", "library_version"]]
-    assert norm.tolist() == [4, 256, "default", "unknown"]
+    assert by_kind.loc["layer_norm", ["n", "c", *columns[-2:]]].tolist() == [4, 256, "default", "unknown"]
     assert len(rows) == 2
 
 

@@ -27,9 +27,8 @@ def test_one_tile_per_unit_takes_the_time_of_its_arithmetic() -> None:
 def test_one_more_tile_adds_less_than_a_wave() -> None:
     """65 of the largest tiles need a second wave, and smaller tiles cost less. Sizes may be arrays."""
     model = replace(MODEL, start_us=0.0)
-    full, more = model.product_us(
-        Gemm(m=np.array([8192, 8320]), n=np.array([256, 256]), k=np.array([4096, 4096])), MI60
-    )
+    products = Gemm(m=np.array([8192, 8320]), n=np.array([256, 256]), k=np.array([4096, 4096]))
+    full, more = model.product_us(products, MI60)
     assert 1.01 * full < more < 2 * full
 
 

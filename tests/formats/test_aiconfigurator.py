@@ -18,6 +18,8 @@ from tests.known import cases, known_answers
 ANSWERS = known_answers(__file__)
 
 COMMON = {"framework": "SGLang", "version": "x", "device": "NVIDIA H100 80GB HBM3", "kernel_source": "k"}
+MIXTRAL = {"num_tokens": 64, "hidden_size": 6144, "inter_size": 16384, "topk": 2, "num_experts": 8}
+MIXTRAL |= {"moe_ep_size": 1, "moe_dtype": "bfloat16"}
 GEMM = {"gemm_dtype": "bfloat16", "n": 256, "k": 512}
 
 
@@ -84,30 +86,10 @@ def test_experts_with_a_kernel_that_was_not_tuned_are_left_out(tmp_path: Path) -
     runs = [(2**i, law) for i in range(6) for law in ("balanced", "power_law_1.01", "power_law_1.2")]
     for name, factor in {"good": 1, "chance": 1, "never": 5}.items():
         slow = [4 if (name, run) == ("chance", (8, "power_law_1.2")) else factor for run in runs]
-        sizes = {
-            "num_tokens": 64,
-            "hidden_size": 6144,
-            "inter_size": 16384,
-            "topk": 2,
-            "num_experts": 8,
-            "moe_ep_size": 1,
-        }
-        columns = {
-            "moe_tp_size": [tp for tp, _ in runs],
-            "distribution": [law for _, law in runs],
-            "moe_dtype": "bfloat16",
-        }
+        columns = {**MIXTRAL, "moe_tp_size": [tp for tp, _ in runs], "distribution": [law for _, law in runs]}
         times = [1.6 / tp * slower for (tp, _), slower in zip(runs, slow, strict=True)]
-        table(
-            tmp_path,
-            f"h100_sxm/moe/{name}/1.0",
-            "moe",
-            len(runs),
-            latency=times,
-            kernel_source=name,
-            **sizes,
-            **columns,
-        )
+        place = f"h100_sxm/moe/{name}/1.0"
+        table(tmp_path, place, "moe", len(runs), latency=times, kernel_source=name, **columns)
     rows = read(tmp_path, "moe").rows
     kept = rows.loc[rows["algorithm"] == "chance", ["tensor_parallel", "routing"]].itertuples(index=False, name=None)
     assert set(rows["algorithm"]) == {"good", "chance"} and set(runs) - set(kept) == {(8, "power_law_1.2")}

@@ -133,9 +133,8 @@ def test_trend_extrapolation_equals_the_known_answer() -> None:
         expected = [0.0, 0.5 * (20 - edge), 0.5 * (20 - edge) + 2.0 * (30 - edge)]
         np.testing.assert_allclose(extrapolation(candidate, gpu), expected, atol=0.1)
     loaded = from_json_types(Trend, to_json_types(trend))
-    np.testing.assert_array_equal(
-        loaded.extrapolation(at, np.full(3, "a"), np.full(3, "fast")), extrapolation("a", "fast")
-    )
+    found = loaded.extrapolation(at, np.full(3, "a"), np.full(3, "fast"))
+    np.testing.assert_array_equal(found, extrapolation("a", "fast"))
 
 
 def test_common_call_cost_is_the_median_over_gpus() -> None:

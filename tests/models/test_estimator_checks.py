@@ -116,14 +116,9 @@ def test_columns_are_found_by_name(refused: Any, measured: Any) -> None:
         np.testing.assert_array_equal(model.predict(same), expected)
     with refused("missing: k"):
         model.predict(frame.drop(columns="k"))
-    for wrong, words in (
-        ({"m": -1}, "Negative"),
-        ({"dtype": "fp23"}, "fp23"),
-        ({"gpu": ""}, "gpu"),
-        ({"m": 1e10}, "m"),
-    ):
+    for name, wrong, words in (("m", -1, "Negative"), ("dtype", "fp23", "fp23"), ("gpu", "", "gpu"), ("m", 1e10, "m")):
         with refused(words):
-            model.predict(frame.assign(**wrong))
+            model.predict(frame.assign(**{name: wrong}))
 
 
 def test_rows_that_a_model_cannot_answer_get_a_typical_time_in_a_table(measured: Any) -> None:

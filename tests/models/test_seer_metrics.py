@@ -23,13 +23,9 @@ def kernel(algorithm: str, index: int, name: str, **values: object) -> dict[str,
 
 
 def test_kernel_with_the_most_instructions_is_the_main_kernel() -> None:
-    kernels = pd.DataFrame(
-        [
-            kernel("GEMM", 0, "im2col4d_kernel", time_us=70.0, fp32_instructions=10.0, blocks=5.0),
-            kernel("GEMM", 1, "maxwell_sgemm_128x64_nn", time_us=30.0, fp32_instructions=9e6, blocks=80.0),
-        ]
-    )
-    found = with_kernel_metrics(problems("IMPLICIT_GEMM", "GEMM"), kernels)
+    before = kernel("GEMM", 0, "im2col4d_kernel", time_us=70.0, fp32_instructions=10.0, blocks=5.0)
+    product = kernel("GEMM", 1, "maxwell_sgemm_128x64_nn", time_us=30.0, fp32_instructions=9e6, blocks=80.0)
+    found = with_kernel_metrics(problems("IMPLICIT_GEMM", "GEMM"), pd.DataFrame([before, product]))
     assert list(found.index) == [5, 6]
     row = found.loc[6]
     expected = {"variant": "128x64", "blocks": 80, "main_kernel_us": 30, "other_kernels_us": 70}
@@ -45,15 +41,12 @@ def test_without_counters_the_longest_kernel_is_the_main_kernel() -> None:
 
 
 def test_kernel_class_comes_from_the_table_or_from_utilisation() -> None:
-    kernels = pd.DataFrame(
-        [
-            kernel("GEMM", 0, "a", fp32_utilization_pct=70.0, dram_utilization_pct=90.0),
-            kernel("WINOGRAD", 0, "b", fp32_utilization_pct=90.0, dram_utilization_pct=90.0, kernel_class=2),
-            kernel("FFT_TILING", 0, "c", time_us=7.0),
-            kernel("FFT_TILING", 1, "d", kernel_class=1),
-        ]
-    )
-    found = with_kernel_metrics(problems("GEMM", "WINOGRAD", "FFT_TILING"), kernels)
+    kernels = [
+        kernel("GEMM", 0, "a", fp32_utilization_pct=70.0, dram_utilization_pct=90.0),
+        kernel("WINOGRAD", 0, "b", fp32_utilization_pct=90.0, dram_utilization_pct=90.0, kernel_class=2),
+        *(kernel("FFT_TILING", 0, "c", time_us=7.0), kernel("FFT_TILING", 1, "d", kernel_class=1)),
+    ]
+    found = with_kernel_metrics(problems("GEMM", "WINOGRAD", "FFT_TILING"), pd.DataFrame(kernels))
     assert found["kernel_class"].tolist() == [1, 2, 1]
 
 

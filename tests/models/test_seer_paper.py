@@ -33,13 +33,10 @@ def grid(algorithm: str) -> pd.DataFrame:
     winograd = algorithm.startswith("WINOGRAD")
     widths = (3, 5) if algorithm == "WINOGRAD_NONFUSED" else (3,) if winograd else (1, 3, 5)
     strides = (1,) if winograd or algorithm.startswith("FFT") else (1, 2)
-    records = [
-        dict(zip(SIZE_COLUMNS, (n, c, w, w, k, r, r, 0, 0, u, u, 1, 1, 1), strict=True))
-        for n, c, w, k, r, u in product(
-            (64, 128), (16, 64, 256), (14, 28, 60, 120), (32, 64, 96, 256, 320), widths, strides
-        )
-    ]
-    return pd.DataFrame(records).assign(**SETTING | {"gpu": GPU}, algorithm=algorithm, status="ok")
+    drawn = product((64, 128), (16, 64, 256), (14, 28, 60, 120), (32, 64, 96, 256, 320), widths, strides)
+    records = [(n, c, w, w, k, r, r, 0, 0, u, u, 1, 1, 1) for n, c, w, k, r, u in drawn]
+    frame = pd.DataFrame(records, columns=list(SIZE_COLUMNS))
+    return frame.assign(**SETTING | {"gpu": GPU}, algorithm=algorithm, status="ok")
 
 
 def tile_of(algorithm: str, s: Sizes) -> np.ndarray:

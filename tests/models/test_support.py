@@ -71,9 +71,8 @@ def test_support_of_measured_held_out_shapes_is_predicted(measurements: Path) ->
     correct = []
     for fold in folds("shape", CONV, frame, frame.iloc[:0], 5, 0)[:2]:
         holdout = rows.take(fold.test)
-        correct.append(
-            Support.fit(rows.take(fold.train)).supported(holdout) == (holdout.frame["status"] == "ok").to_numpy()
-        )
+        supported = Support.fit(rows.take(fold.train)).supported(holdout)
+        correct.append(supported == (holdout.frame["status"] == "ok").to_numpy())
     assert np.concatenate(correct).mean() >= 0.99
 
 

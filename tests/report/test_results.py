@@ -99,9 +99,8 @@ def test_drawn_models_are_the_reported_one_its_references_and_the_best_others(re
 def test_results_are_split_by_family_unless_there_is_one(results: dict[str, Any]) -> None:
     assert stored.by_family(results) == {"": results}
     results["costs"].append({"family": "gemm", "model": "m", "fits": 1})
-    results["choice_rows"] = [
-        {**row, "family": family} for family in ("gemm", "conv") for row in results["choice_rows"]
-    ]
+    rows = results["choice_rows"]
+    results["choice_rows"] = [{**row, "family": family} for family in ("gemm", "conv") for row in rows]
     parts = stored.by_family(results)
     assert list(parts) == ["conv", "gemm"] and parts["gemm"]["dataset"] == results["dataset"]
     assert {row["family"] for row in parts["gemm"]["choice_rows"]} == {"gemm"}

@@ -70,14 +70,14 @@ def test_starts_and_odd_values_are_searched(tmp_path: Path, name: str, search: d
     assert min(each["time"] for each in found) == 1 and len(found) == 25
 
 
-@pytest.mark.parametrize(
-    ("words", "search"),
-    [
-        ("2 objectives, time, rate", {"objectives": {"time": False, "rate": True}}),
-        ("x0 [63, 8] is not in the search space", {"strategy_options": {"x0": np.array([63, 8])}}),
-        ("did you mean bundle?", {"strategy_options": {"bundel": "B"}}),
-    ],
-)
+INVALID = {
+    "2 objectives, time, rate": {"objectives": {"time": False, "rate": True}},
+    "x0 [63, 8] is not in the search space": {"strategy_options": {"x0": np.array([63, 8])}},
+    "did you mean bundle?": {"strategy_options": {"bundel": "B"}},
+}
+
+
+@pytest.mark.parametrize(("words", "search"), INVALID.items())
 def test_invalid_options_are_refused_in_one_line(refused, tmp_path: Path, words: str, search: dict[str, Any]) -> None:
     with refused(words):
         simulate(tmp_path / "cache.json", PLAIN, lambda a, b: a + b, **search)

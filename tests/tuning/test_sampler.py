@@ -121,13 +121,13 @@ def test_workers_threads_and_copies_share_a_study(sampler: Sampler) -> None:
     assert second.trials[0].params == first.trials[0].params
 
 
+def missing(trial: optuna.Trial) -> bool:
+    return trial.suggest_categorical("a", [None, "x"]) is None
+
+
 def test_further_parameters_and_a_finished_space_give_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
     study = optuna.create_study(sampler=Sampler(Description("k", (), {"a": ("None", "x"), "b": (1, 2, 3)}), GPU))
-    study.optimize(
-        lambda trial: trial.suggest_int("b", 1, 3) + (trial.suggest_categorical("a", [None, "x"]) is None), 9
-    )
-    study.optimize(
-        lambda trial: trial.suggest_float("c", 0, 1) + (trial.suggest_categorical("a", [None, "x"]) is None), 3
-    )
+    study.optimize(lambda trial: trial.suggest_int("b", 1, 3) + missing(trial), 9)
+    study.optimize(lambda trial: trial.suggest_float("c", 0, 1) + missing(trial), 3)
     assert different(study) == 6 + 3
     assert [record.message.split()[0] for record in caplog.records] == ["all", "c"]

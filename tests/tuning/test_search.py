@@ -1,5 +1,7 @@
 """The sequential search on invented kernels: proposals, prior knowledge, failures and the fastest configuration."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,10 +9,7 @@ from hypothesis import strategies as st
 
 from surrogate.tuning.search import Search
 
-GRID = np.array(
-    [(x, y, u, k) for x in (16, 32, 64, 128, 256) for y in (1, 2, 4, 8, 16) for u in (1, 2, 4) for k in (0, 1)],
-    dtype=np.float64,
-)
+GRID = np.array([*product((16.0, 32, 64, 128, 256), (1, 2, 4, 8, 16), (1, 2, 4), (0, 1))])
 
 
 def times(place: float = 0.0) -> np.ndarray:
@@ -86,12 +85,9 @@ def test_incomplete_prior_knowledge_helps() -> None:
     terms[::7] = np.nan
     incomplete = OTHERS.copy()
     incomplete[0, ::3] = incomplete[1, :50] = np.nan
-    searches = (
-        (12, Search(GRID, prior=scores(times(0.3)))),
-        (20, Search(GRID, terms=terms)),
-        (15, Search(GRID, prior=np.nanmean(incomplete, axis=0), others=incomplete)),
-    )
-    for evaluations, search in searches:
+    others = Search(GRID, prior=np.nanmean(incomplete, axis=0), others=incomplete)
+    searches = {12: Search(GRID, prior=scores(times(0.3))), 20: Search(GRID, terms=terms), 15: others}
+    for evaluations, search in searches.items():
         assert times()[run_search(search, times(), evaluations)].min() <= 1.03 * times().min()
 
 
@@ -116,9 +112,8 @@ def test_a_batch_contains_different_configurations() -> None:
 
 @pytest.mark.parametrize("has_prior", [True, False])
 def test_the_seed_determines_the_order(has_prior: bool) -> None:
-    first, second = (
-        run_search(Search(GRID, prior=OTHERS[0] if has_prior else None, seed=4), times(), 25) for _ in range(2)
-    )
+    prior = OTHERS[0] if has_prior else None
+    first, second = (run_search(Search(GRID, prior=prior, seed=4), times(), 25) for _ in range(2))
     assert first == second
 
 

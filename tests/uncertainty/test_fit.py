@@ -101,13 +101,12 @@ def test_half_width_is_the_product_of_base_and_factors(widths: Widths) -> None:
     rows = rows_of(frame)
     distance[:4], predicted[4:8] = (np.nan, np.inf, *widths.distance.edges[:2]), widths.time_us.edges[:4]
     names = frame["gpu"].map({"Tesla T4": "t4", "TITAN Xp": "titan-xp", "Tesla K80": "k80"})
-    distance_factor, time_factor = widths.distance, widths.time_us
-    expected = [
-        widths.base(gpu, candidate, "fp32")
-        * distance_factor.values[bisect_right(distance_factor.edges, row_distance)]
-        * time_factor.values[bisect_right(time_factor.edges, time_us)]
-        for gpu, candidate, row_distance, time_us in zip(names, rows.candidate, distance, predicted, strict=True)
-    ]
+    base = [widths.base(gpu, candidate, "fp32") for gpu, candidate in zip(names, rows.candidate, strict=True)]
+    by_distance, by_time = (
+        np.array([factor.values[bisect_right(factor.edges, value)] for value in values])
+        for factor, values in ((widths.distance, distance), (widths.time_us, predicted))
+    )
+    expected = base * by_distance * by_time
     found = widths.at(device_names(rows.frame), rows.candidate, fit.dtypes_of(rows), distance, predicted)
     np.testing.assert_array_equal(found, expected)
     assert Widths.from_json(widths.to_json(), {"cudnn"}) == widths

@@ -50,9 +50,8 @@ def start(tmp_path, gpu):
     def start(checks=(), **settings):
         messages = []
         settings = {"minutes": 60.0, "shapes": 8, "clock": lambda: gpu.now_s, **settings}
-        fit, verdict = run_campaign(
-            Campaign(tmp_path / "RUN", "cudnn", echo=messages.append, **settings), gpu, lambda: checks
-        )
+        campaign = Campaign(tmp_path / "RUN", "cudnn", echo=messages.append, **settings)
+        fit, verdict = run_campaign(campaign, gpu, lambda: checks)
         assert fit == verdict.startswith("fit to be published")
         return verdict, messages
 

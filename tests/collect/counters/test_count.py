@@ -155,14 +155,10 @@ def wait_until(condition, seconds: float) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    ("stop", "hanging"),
-    [
-        (signal.SIGTERM, "ncu"),
-        pytest.param(signal.SIGTERM, "program", marks=pytest.mark.slow),
-        (signal.SIGKILL, "program"),
-    ],
-)
+SLOW = pytest.param(signal.SIGTERM, "program", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("stop", "hanging"), [(signal.SIGTERM, "ncu"), SLOW, (signal.SIGKILL, "program")])
 def test_neither_profiler_nor_program_outlives_the_command(chain, tmp_path, stop, hanging):
     """The program hangs in its first marker, or ncu before it. After SIGKILL, only the program itself can end both."""
     chain.setenv(*{"ncu": ("FAKE_PROFILER", "hang"), "program": ("FAKE_FAULTS", "hang seer_marker -1 -1")}[hanging])
@@ -208,9 +204,8 @@ def test_stratified_returns_a_subset_of_the_requested_size(count, seed):
 
 
 def test_measured_pairs_skips_failed_measurements():
-    assert counting.measured_pairs(known_answers(__file__)["records"]) == [
-        counting.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")
-    ]
+    expected = [counting.Pair(Conv(n=1, c=8, h=28, k=32, r=3), "GEMM")]
+    assert counting.measured_pairs(known_answers(__file__)["records"]) == expected
 
 
 def test_written_pairs_read_back(tmp_path):

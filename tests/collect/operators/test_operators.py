@@ -65,9 +65,8 @@ def test_collect_operators_stops_in_time_and_continues(tmp_path):
 
 def test_every_operator_becomes_a_row_of_its_family(tmp_path):
     path = tmp_path / "run.jsonl"
-    assert collect_operators(sample_operators(len(KINDS), 1, SMALL), FakeOperatorDevice(), path).statuses == {
-        "ok": len(KINDS)
-    }
+    outcome = collect_operators(sample_operators(len(KINDS), 1, SMALL), FakeOperatorDevice(), path)
+    assert outcome.statuses == {"ok": len(KINDS)}
     rows = merge_runs([path]).frame.set_index("operator")
     assert rows["family"].to_dict() == {kind: FAMILY_OF_KIND[kind] for kind in KINDS}
     expected = {"gpu": "Fake GPU", "library": "cuda", "dtype": "fp32", "math": "fma", "algorithm": "default"}
@@ -86,8 +85,7 @@ def test_a_lost_device_costs_one_problem(tmp_path):
     again = FakeOperatorDevice()
     assert not collect_operators(operators, again, path).stopped and again.seen == [operators[1]]
     assert merge_runs([path]).frame["status"].tolist() == ["ok"] * 9
-    outcome = collect_operators(
-        operators, FakeOperatorDevice(set(map(operator_key, operators))), tmp_path / "gone.jsonl"
-    )
+    lost = FakeOperatorDevice(set(map(operator_key, operators)))
+    outcome = collect_operators(operators, lost, tmp_path / "gone.jsonl")
     assert outcome.statuses == {"lost": MAX_LOST} and "lost" in outcome.stopped and outcome.failed
     assert not outcome.problems_done
