@@ -191,13 +191,19 @@ class DescribedFamily(Family[DescribedProblem]):
             keep &= np.nan_to_num(np.broadcast_to(condition.value(values), len(keep))) != 0
         return keep
 
-    def min_us(self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> Number:
-        """Return the time in µs of a problem's FLOPs and bytes at the `rates` of a GPU.
+    def min_us(
+        self, problem: DescribedProblem, gpu: Gpu, units: Collection[tuple[str, bool]] = (), *, cached: bool = False
+    ) -> Number:
+        """Return the time in µs of a problem's FLOPs and bytes at the `rates` of a GPU; ``cached`` bytes take no time.
 
         It is 0 if no formula of the sizes gives them, or if the GPU has no datasheet.
         """
         rates = self.rates(problem.dtype, gpu, units) if gpu.vendor else {}
-        times_us = [self._problem_formulas[name].value(problem.sizes) / rate for name, rate in rates.items()]
+        times_us = [
+            self._problem_formulas[name].value(problem.sizes) / rate
+            for name, rate in rates.items()
+            if name != "bytes" or not cached
+        ]
         return reduce(np.maximum, times_us, 0.0)
 
     def rates(self, dtype: str, gpu: Gpu, units: Collection[tuple[str, bool]] = ()) -> dict[str, float]:

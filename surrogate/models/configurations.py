@@ -237,10 +237,10 @@ class Configurations(TimeModel):
     def min_us(
         self, key: str, problem: DescribedProblem, device: Gpu, units: Collection[tuple[str, bool]] = ()
     ) -> float:
-        """Return the minimum time in µs of any configuration of a problem; 0 for a measured problem.
+        """Return the minimum time in µs of any configuration of a problem.
 
-        The minimum is a launch. On a GPU or for a size outside the measured ones it is at least the roofline
-        (`DescribedFamily.min_us`). With the ``units`` that are in use, the minimum of the expected time is returned;
+        The minimum is a launch, or the FLOPs at the GPU's peak. On a GPU or for a size outside the measured ones it is at
+        least the roofline (`DescribedFamily.min_us`). With the ``units`` that are in use, the minimum of the expected time is returned;
         without them, the minimum of any time. Profilers report empty kernels of `FASTEST_US`, host clocks of
         `KERNEL_GAP_US`.
 
@@ -250,16 +250,18 @@ class Configurations(TimeModel):
             If a size is 0 and no measured problem had a 0 there.
         """
         if key in self.problem_numbers:
-            return 0.0
+            return float(problem.family.min_us(problem, device, cached=True))
         for place, (name, value) in enumerate(problem.sizes.items(), -len(problem.values)):
             if value == 0 and not any(measured.split("|")[place] == "0" for measured in self.problems_):
                 raise InputError(f"{problem}: {name} is 0, which was never measured; give a whole number from 1")
         launch_us = min(KERNEL_GAP_US if units else FASTEST_US, float(np.nanmin(self.times_us_)))
         sizes = np.log2(np.maximum(np.array(problem.values, dtype=np.float64), 1.0))
         low, high = self.bounds[:, : len(sizes)]
-        # Inside the measured sizes of its GPUs, times may be below the roofline: caches are faster than memory.
+        # Inside the measured sizes of its GPUs, caches may be faster than memory, and the measurements give the level.
         is_inside = device.name in self.gpus and ((low <= sizes + TOLERANCE) & (sizes <= high + TOLERANCE)).all()
-        return launch_us if is_inside else max(launch_us, float(problem.family.min_us(problem, device, units)))
+        if is_inside and units:
+            return launch_us
+        return max(launch_us, float(problem.family.min_us(problem, device, units, cached=bool(is_inside))))
 
     @_Derived
     def units(self) -> list[tuple[str, bool]]:

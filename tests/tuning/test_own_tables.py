@@ -13,6 +13,7 @@ from surrogate.dataset.store import as_dataset
 from surrogate.evaluation.compare import compare
 from surrogate.features.description import description_of
 from surrogate.features.gpu import gpu
+from surrogate.models.configurations import Configurations
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
 from surrogate.tuning import Tuner
@@ -49,6 +50,15 @@ def test_times_on_an_unmeasured_gpu_respect_its_datasheet(own_bundle: Bundle, na
         assert ranked.lower_us >= FLOPS / max_tflops / 1e6 * 0.999
     limit = "65,536" if name == "mi300x" else "101,376"
     assert any(f"shared_bytes is above {limit}, the most on" in excluded.reason for excluded in selection.excluded)
+
+
+def test_no_time_on_a_measured_gpu_is_shorter_than_its_flops(own_bundle: Bundle) -> None:
+    """Caches may be faster than memory, so the bytes give no bound inside the measured sizes."""
+    family = own_bundle.described_family
+    model = own_bundle.family_models["made_up"].fitted
+    assert isinstance(model, Configurations) and family is not None
+    problem, board = family.problem({"m": 4000, "n": 2000}, {}), gpu("v100-sxm2-16gb")
+    assert model.min_us("", problem, board) == pytest.approx(2 * 4000 * 2000 * 768 / board.fp16_tensor_tflops / 1e6)
 
 
 def test_an_unmeasured_gpu_is_as_close_to_its_roofline_as_measured_gpus(table: pd.DataFrame) -> None:
