@@ -218,8 +218,10 @@ class Selection(TableResult):
     def candidates(self) -> tuple[Ranked, ...]:
         """The feasible candidates, the fastest first."""
         logs = [log(estimate.time_us) for estimate in self.estimates]
-        widths = [estimate.half_width for estimate in self.estimates]
-        probabilities = probability_best(logs, widths, self.independent_share).tolist()
+        # The errors of measurements are independent; predictions have a part of their errors in common.
+        shares = [1.0 if estimate.source == MEASURED else self.independent_share for estimate in self.estimates]
+        widths = [share * estimate.half_width for share, estimate in zip(shares, self.estimates, strict=True)]
+        probabilities = probability_best(logs, widths).tolist()
         pairs = zip(self.estimates[: self.top], probabilities, strict=False)
         return tuple(Ranked.of(estimate, probability, self.problem) for estimate, probability in pairs)
 

@@ -243,11 +243,15 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
     for row in np.flatnonzero(np.broadcast_to(too_large, len(distinct))[problems[best]]).tolist():
         problem_of_best = ranker.setting.problem(distinct[problems[best[row]]].tolist())
         notes[row] = ranker.notes_of(problem_of_best, candidates[chosen[row]].library)
+    unlisted = ranker.evidence.unlisted
+    is_unlisted = np.isin(chosen, [*unlisted])
+    for row in np.flatnonzero(is_unlisted).tolist():
+        notes[row] = (*notes[row], unlisted[int(chosen[row])])
     filled = {
         "library": np.array([candidate.library for candidate in candidates], dtype=object)[chosen],
         "algorithm": np.array([name_of(candidate) for candidate in candidates], dtype=object)[chosen],
         "predicted_us": answers.time_us[best],
-        "supported": allowed[problems[best], chosen] & ~answers.fails[best],
+        "supported": allowed[problems[best], chosen] & ~answers.fails[best] & ~is_unlisted,
         "notes": notes,
         **{name: getattr(answers, name)[best] for name in ("lower_us", "upper_us", "in_domain", "source")},
         "workspace_bytes": np.where(answers.workspace_bytes == UNKNOWN, np.nan, answers.workspace_bytes)[best],
