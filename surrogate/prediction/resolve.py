@@ -509,6 +509,8 @@ def _ranker(
     if not facts.is_measured:
         errors = family_model.unmeasured_gpu
         half_width = errors.by_group[_width_group(facts)].half_width
+        if not errors.by_group[_width_group(facts)].gpus:  # the half width is an assumption
+            half_width = max(half_width, widths.max_half_width)
         widths = Widths({ALL: half_width}, independent_share=errors.independent_share)
     evidence = _evidence(facts, context, widths, donors)
     fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET

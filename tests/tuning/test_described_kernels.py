@@ -22,6 +22,7 @@ from surrogate.prediction.evaluate import calibrate
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.shipped import load
 from surrogate.uncertainty.domain import TrainingShapes
+from surrogate.uncertainty.intervals import ALL, Widths
 from tests.conftest import CommandResult
 from tests.known import cases
 from tests.tables import every
@@ -226,11 +227,16 @@ def test_library_kernels_compete_with_configurations(seer: Callable[..., Command
 
 
 def test_two_similar_gpus_give_wide_intervals_for_a_third(tmp_path: Path) -> None:
-    """Two GPUs of one architecture say little about another GPU, whose interval has at least a factor of 3."""
+    """Two GPUs of one architecture say little about another GPU.
+
+    Its interval has at least a factor of 3, and at least the bundle's own factor.
+    """
     v100 = times(((1024, 512),), ("v100-sxm2-16gb",))
     bundle = train(pd.concat([v100, v100.assign(gpu="v100-pcie-16gb")]), kernel=COLUMNS)
-    best = Predictor(bundle, gpu="a100").select("made_up:m1024n512", top=1).candidates[0]
-    assert best.upper_us / best.time_us >= 3
+    wide = replace(bundle.family_models["made_up"], widths=Widths({ALL: 2.0}))
+    for each, factor in ((bundle, 3.0), (replace(bundle, family_models={"made_up": wide}), exp(2.0))):
+        best = Predictor(each, gpu="a100").select("made_up:m1024n512", top=1).candidates[0]
+        assert best.upper_us / best.time_us >= 0.999 * factor
 
 
 @pytest.mark.slow
