@@ -6,6 +6,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
 from statistics import geometric_mean
@@ -120,6 +121,9 @@ def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapp
 _SEVERAL = "; give {1}, and its number as --data-parallel {0} or --fsdp {0} (training), --tensor-parallel or --gpus (servers)"
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 BUNDLED = Path(__file__).with_name("gpus.toml")
+TOLERANCE = 0.02
+"""Relative difference up to which a computed figure agrees with the printed one."""
+MAX_MEMORY_MHZ = 40_000
 COMMON_BOARDS = ("p100-pcie-16gb", "v100-sxm2-16gb", "a100-sxm4-80gb", "h100-sxm")
 """The boards that a name means if it fits several boards and one of these."""
 MIN_CAPPED_RATIO = 1.5
@@ -163,7 +167,7 @@ class Gpu:
     source : str
         The origin of the figures.
     checked : bool
-        False if only one source confirms the figures.
+        True if a second source confirms the figures.
     board_watts : float
         The board's power limit in W.
     fp32_gflops_per_watt : float
@@ -194,11 +198,11 @@ class Gpu:
     memory_bytes: int = 0
     pcie_gbs: float = 0.0
     source: str
-    checked: bool = True
+    checked: bool = False
     measured: Mapping[str, float] = field(default_factory=dict, compare=False)
     """Measured figures by name, separate from the datasheet; each name ends in its unit."""
     datasheet: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Printed figures that `to_dict` derives from other figures. The derived values must agree with them."""
+    """Printed figures that follow from other figures; `contradictions` compares them."""
     fp8_tensor_tflops: float = 0.0
     fp4_tensor_tflops: float = 0.0
     int8_tensor_tflops: float = 0.0
@@ -246,6 +250,30 @@ class Gpu:
         """Vector fp32 peak in TFLOP/s: SMs · cores · 2 · boost clock (AMD: no packed or dual issue)."""
         return self.sms * self.cores_per_sm * 2 * self.boost_mhz / 1e6
 
+    @property
+    def memory_clock_mhz(self) -> float | None:
+        """Half the data rate of a pin, as drivers report it: 5500 MHz for 11 Gbit/s; None if the width is unknown."""
+        return self.dram_gbs * 4e3 / self.memory_bus_bits if self.memory_bus_bits else None
+
+    def computed_figures(self) -> dict[str, float]:
+        """Return the figures that follow from others, by their names in `datasheet`."""
+        peaks = {each.name: getattr(self, each.name) for each in fields(self) if each.name.endswith("_tflops")}
+        fp32 = {"fp32_tflops": self.fp32_tflops, "fp32_dual_tflops": 2 * self.fp32_tflops}
+        counts = {"cores": self.sms * self.cores_per_sm, "memory_clock_mhz": self.memory_clock_mhz or 0.0}
+        return peaks | fp32 | counts
+
+    def contradictions(self) -> list[str]:
+        """Return the figures of `datasheet` that differ from the computed ones, with both values.
+
+        They differ by more than `TOLERANCE` and by more than half of the last printed digit.
+        """
+        computed, found = self.computed_figures(), []
+        for name, printed in self.datasheet.items():
+            last_digit = 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
+            if abs(computed[name] - printed) > max(TOLERANCE * printed, last_digit / 2):
+                found.append(f"datasheet.{name} is {printed!r}, computed is {computed[name]:.5g}")
+        return found
+
     def to_dict(self) -> dict[str, object]:
         """Return all fields and ``fp32_tflops`` as JSON values."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -277,8 +305,10 @@ def _from_row(name: str, row: Row) -> Gpu:
     sizes = (("l2", "mib", 20), ("shared_per_sm", "kib", 10), ("memory", "gib", 30))
     memories = {f"{memory}_bytes": round(figures[f"{memory}_{unit}"] * 2**power) for memory, unit, power in sizes}
     # A key that is a field is used unchanged and replaces a peak that follows by ratio.
-    given = {each.name: (figures if each.type is float else row)[each.name] for each in fields(Gpu) if each.name in row}
-    return Gpu(name=name, **(peaks | memories | given | {"aliases": tuple(row["aliases"])}))
+    given: dict[str, Any] = {
+        each.name: (figures if each.type is float else row)[each.name] for each in fields(Gpu) if each.name in row
+    }
+    return Gpu(name=name, **{**peaks, **memories, **given, "aliases": tuple(row["aliases"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +422,15 @@ class GpuRegistry:
         Raises `InputError` that names every missing, unknown and ill-typed key.
         """
         architectures, rows = read_gpu_file(Path(path), self.architectures)
-        added = (_from_row(name, row) for name, row in rows.items())
+        added = [_from_row(name, row) for name, row in rows.items()]
+        for board in added:
+            unknown = [f"datasheet.{key}" for key in board.datasheet if key not in board.computed_figures()]
+            if unknown:
+                known = ", ".join(board.computed_figures())
+                raise InputError(f"{path}: gpu.{board.name}: {', '.join(unknown)} is unknown; known: {known}")
+            if (clock_mhz := board.memory_clock_mhz or 0.0) > MAX_MEMORY_MHZ:
+                rule = f"a memory clock of {clock_mhz:,.0f} MHz (at most {MAX_MEMORY_MHZ:,}); dram_gbs is in GB/s"
+                raise InputError(f"{path}: gpu.{board.name}: dram_gbs over memory_bus_bits is {rule}")
         return GpuRegistry((*(board for board in self.gpus if board.name not in rows), *added), architectures)
 
 
@@ -472,12 +510,12 @@ def uncapped(board: Gpu) -> Gpu:
     def rate(of: Gpu) -> float:
         return of.fp16_tensor_tflops / (of.sms * of.boost_mhz)
 
-    fastest = max((rate(other) for other in gpus() if other.architecture == board.architecture), default=0.0)
-    factor = fastest / (rate(board) or 1.0) if board.vendor == "nvidia" and rate(board) else 1.0
-    if factor < MIN_CAPPED_RATIO:
+    fastest = max((other for other in gpus() if other.architecture == board.architecture), key=rate, default=board)
+    if board.vendor != "nvidia" or rate(fastest) < MIN_CAPPED_RATIO * rate(board) or not rate(board):
         return board
-    units = ("fp16_tensor_tflops", "bf16_tensor_tflops", "fp8_tensor_tflops", "tf32_tflops")
-    return replace(board, **{unit: factor * getattr(board, unit) for unit in units})
+    share = board.sms * board.boost_mhz / (fastest.sms * fastest.boost_mhz)
+    units = ("tf32_tflops", *(each.name for each in fields(Gpu) if each.name.endswith("tensor_tflops")))
+    return replace(board, **{unit: max(getattr(board, unit), share * getattr(fastest, unit)) for unit in units})
 
 
 def registry() -> GpuRegistry:

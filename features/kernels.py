@@ -23,8 +23,6 @@ from .gpu import Gpu
 
 WARP_THREADS = 32
 MAX_THREADS = 1024
-DOUBLE_DATA_RATE = 2
-"""Transfers per clock of the memory. Drivers report the clock: 11 Gbit/s on a pin are 5500 MHz."""
 REGISTERS_PER_SM = 65536
 REGISTERS_PER_WARP_UNIT = 256
 NO_LIMIT = -1
@@ -161,9 +159,8 @@ def device_attributes(gpu: Gpu) -> dict[str, float | None]:
     """
     limits = LIMITS.get(gpu.compute_capability)
     fixed = BLOCK_LIMITS if gpu.vendor == "nvidia" else dict.fromkeys(BLOCK_LIMITS)
-    per_pin = gpu.dram_gbs * 8 / gpu.memory_bus_bits if gpu.memory_bus_bits else None
     return {
-        "memory_clock_mhz": per_pin and per_pin * 1e3 / DOUBLE_DATA_RATE,
+        "memory_clock_mhz": gpu.memory_clock_mhz,
         "fp16_unpacked_tflops": gpu.fp16_tflops / 2,
         **fixed,
         "shared_per_block_optin_bytes": max_shared_bytes(gpu) or None,

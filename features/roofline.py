@@ -56,7 +56,7 @@ def bound(flops: Number, dram_bytes: Number, peak_tflops: Number, dram_gbs: Numb
 
 
 def seer_class(waves: float, flops: float, dram_bytes: float, peak_tflops: float, dram_gbs: float) -> str:
-    """Return SEER's class of a kernel without counters (§7 of the method).
+    """Return SEER's class of a kernel without counters.
 
     It is `UNDER_UTILISED` below one wave of thread blocks; else the longer of arithmetic and memory traffic decides.
     """
@@ -96,7 +96,8 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
 
     - fp16, bf16: their tensor peaks.
     - fp32: TF32's peak, or else AMD's fp32 matrix peak.
-    - int8: fp16's peak. It is a lower bound: no row lists integer peaks, and Volta's tensor cores have no integer unit.
+    - int8: the smaller of fp16's peak and its own. The fitted models count in fp16's; cuBLAS's
+      measured products in int8 reach a fifth of a T4's own int8 peak.
     - fp64: the vector rate.
     - Quantised types: the peak of their `Element.unit`. If the GPU lacks the unit, kernels unpack to bf16 (before
       Ampere to fp16).
@@ -110,7 +111,7 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
         "fp32": gpu.tf32_tflops or gpu.fp32_matrix_tflops,
         "fp16": gpu.fp16_tensor_tflops,
         "bf16": gpu.bf16_tensor_tflops,
-        "int8": 0.0 if gpu.architecture == "volta" else gpu.fp16_tensor_tflops,
+        "int8": min(gpu.fp16_tensor_tflops, gpu.int8_tensor_tflops),
     }
     half = gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops or fp32
     units = {"bf16": half, "fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops}

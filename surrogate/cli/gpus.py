@@ -34,8 +34,9 @@ def command(name: str | None, form: Form) -> None:
     from surrogate.features.kernels import device_attributes
 
     if name:
-        facts = gpu(name).to_dict() | device_attributes(gpu(name))
-        answers = _answers(gpu(name))
+        board = gpu(name)
+        facts = board.to_dict() | device_attributes(board) | {"contradictions": board.contradictions()}
+        answers = _answers(board)
         records = [{"field": key, "value": value} for key, value in _flat(facts, answers).items()]
         if form:
             show(records, form, json_value=facts | {"answers": answers})

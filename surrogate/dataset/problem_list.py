@@ -107,7 +107,7 @@ class ListedProblem:
     """One line or row of a list. ``problem`` is None if no family has the ``operator``.
 
     ``where`` is the line or row. ``name`` is the layer's name, ``heuristic`` the library's own pick, and ``algorithm``
-    the algorithm in a table with a row per algorithm.
+    the algorithm in a table with a row per algorithm. ``states_math`` is true if the row has a math type.
     """
 
     problem: AnyProblem | None
@@ -117,6 +117,7 @@ class ListedProblem:
     operator: str = ""
     heuristic: str | None = None
     algorithm: str | None = None
+    states_math: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +339,7 @@ def _from_rows(
             operator=operator,
             heuristic=text.get("heuristic_algorithm"),
             algorithm=text.get("algorithm"),
+            states_math="math" in text,
         )
 
 

@@ -153,6 +153,8 @@ class Layer:
         complete gradient after it. In a module's forward pass, the first layer of a unit has all weights of the unit.
     heuristic
         The library's own pick of an algorithm, if the file states it.
+    keeps_math
+        Whether the source states the math type; else the problem runs in PyTorch's default math on the GPU.
     """
 
     name: str
@@ -161,6 +163,7 @@ class Layer:
     gradients: tuple[str, ...] = ()
     parameters: int = 0
     heuristic: str | None = None
+    keeps_math: bool = False
 
     @property
     def is_3d(self) -> bool:
@@ -274,8 +277,6 @@ class Network:
     """Notes that the headline states, such as missing launches."""
     tf32: tuple[str, ...] = TF32
     """The fp32 operations that run in TF32 if the GPU has it."""
-    keeps_math: bool = False
-    """True if the source states the math types; else all problems run in PyTorch's default math on the GPU."""
     parameters: int | None = None
     """Stored weights; None if the source does not say."""
     weights_bytes: int | None = None
@@ -337,5 +338,6 @@ def with_settings(network: Network, math: str | None, layout: str | None) -> Net
     for name, value in chosen.items():
         check_choice(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
     changed = {each.problem: replace(each.problem, **chosen) for each in network.layers if each.problem.HAS_ALGORITHMS}
-    layers = tuple(replace(each, problem=changed.get(each.problem, each.problem)) for each in network.layers)
-    return replace(network, layers=layers, keeps_math=network.keeps_math or math is not None)
+    layers = (replace(each, problem=changed.get(each.problem, each.problem)) for each in network.layers)
+    kept = (replace(each, keeps_math=True) if math and each.problem.HAS_ALGORITHMS else each for each in layers)
+    return replace(network, layers=tuple(kept))

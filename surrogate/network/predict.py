@@ -170,10 +170,9 @@ class Predictors:
         if not isinstance(network, Network):
             what = f"{network!r:.60}" if isinstance(network, str | Path) else f"a {type(network).__name__}"
             raise InputError(f"the network is {what}; give read_network(…), or time_module a module")
+        kept = {layer.problem for layer in network.layers if layer.keeps_math}
         problems = dict.fromkeys(layer.problem for layer in network.layers)
-        runs = {
-            each: each if network.keeps_math else with_default_math(each, self.gpu, network.tf32) for each in problems
-        }
+        runs = {each: each if each in kept else with_default_math(each, self.gpu, network.tf32) for each in problems}
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **limits)
         answers = self.answers(distinct, selections)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from surrogate.bundled import NETWORKS, find_model, not_found
 from surrogate.features import ELEMENTS, HALF, INPUT, MAX_INT32, QUANTISED, WEIGHT, checked_int, element_type
@@ -13,6 +13,9 @@ from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOption
 from surrogate.network.parallel import cluster_of
 from surrogate.network.runtime import fuse_layers, with_options, with_runtime
 from surrogate.network.training import NORM_NOTE, with_accumulation
+
+if TYPE_CHECKING:
+    from surrogate.dataset.problem_list import ListedProblem
 
 MODEL_SUFFIXES = (".onnx", ".pt2")
 TABLE_SUFFIXES = (".parquet", ".csv", ".txt", ".jsonl", ".plan")
@@ -83,9 +86,8 @@ def _read_path(text: str, path: Path, options: ReadOptions) -> Network:
     _check_source(text, path)
     _check_options_fit(text, kind, options)
     network = _read_source(text, path, options)
-    is_table = network.keeps_math
     network = with_options(network, options)
-    if is_table:
+    if kind not in MODEL_SUFFIXES and not _is_module(text):
         option = f"--host {options.host}" if options.host else f"--runtime {options.runtime}"
         has_launches = options.host or options.runtime not in (None, "compiled")
         refuse({"no_launches": has_launches}, source=text, option=option)
@@ -203,22 +205,24 @@ def read_problem_table(path: Path, options: ReadOptions) -> Network:
         else:
             if isinstance(row.problem, DescribedProblem):
                 raise refusal("described", source=path, where=row.where, kind=row.problem.kind)
-            layer = _layer(row.name or row.where, row.problem, options, bool(builder.layers))
+            layer = _layer(row, options, bool(builder.layers))
             samples = layer.problem.samples
             if options.batch is not None and samples is not None:
                 layer = replace(layer, problem=layer.problem.at_batch(samples, options.batch) or layer.problem)
-            builder.add([replace(layer, heuristic=row.heuristic)])
+            builder.add([layer])
     refuse({"no_rows": not builder.layers}, source=path)
     batches = {layer.problem.samples for layer in builder.layers} - {None}
-    return replace(builder.network(path.stem, batches.pop() if len(batches) == 1 else None), keeps_math=True)
+    return builder.network(path.stem, batches.pop() if len(batches) == 1 else None)
 
 
-def _layer(name: str, problem: NetworkProblem, options: ReadOptions, inner: bool) -> Layer:
-    """Return a layer in the requested type; in training with its gradients, the input's only if ``inner``."""
-    dtype = options.dtype
-    if dtype is not None and dtype != problem.dtype:
-        problem = replace(problem, dtype=dtype, math=family_of(problem).default_math(dtype))
+def _layer(row: "ListedProblem", options: ReadOptions, inner: bool) -> Layer:
+    """Return a row's layer in the requested type; in training with its gradients, the input's only if ``inner``."""
+    problem, keeps_math = cast("NetworkProblem", row.problem), row.states_math
+    if options.dtype not in (None, problem.dtype):
+        math = family_of(problem).default_math(options.dtype)
+        problem, keeps_math = replace(problem, dtype=options.dtype, math=math), False
     gradients: tuple[str, ...] = ()
     if options.training and not problem.is_gradient:
         gradients = (*((INPUT,) if inner else ()), *((WEIGHT,) if problem.weights else ()))
-    return Layer(name, problem.kind, problem, gradients, problem.weights)
+    name = row.name or row.where
+    return Layer(name, problem.kind, problem, gradients, problem.weights, row.heuristic, keeps_math)

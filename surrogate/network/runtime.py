@@ -149,7 +149,8 @@ def _fused_layer(first: Layer, last: Layer, problem: Operator, chain: _Traffic) 
     flops = (first.problem.flops + problem.flops) * size // chain.writes
     fused = Streamed(reads=chain.reads // size, writes=chain.writes // size, work=flops, dtype=dtype, variant="fused")
     operator = f"{first.operator}+{last.operator.rpartition('.')[2]}"
-    return Layer(first.name, operator, fused, parameters=first.parameters + last.parameters)
+    parameters = first.parameters + last.parameters
+    return Layer(first.name, operator, fused, parameters=parameters, keeps_math=first.keeps_math)
 
 
 class Launches(NamedTuple):

@@ -109,7 +109,7 @@ def backward(layer: Layer) -> Iterator[Layer]:
     if layer.parameters and not parts:  # the kernel of the input's gradient, or the first of several, computes it
         parts.extend(problem.gradients(INPUT)[:1])
     for name, gradient in parts:
-        yield Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", gradient)
+        yield Layer(f"{layer.name}.{name}", f"{layer.operator}.{name}", gradient, keeps_math=layer.keeps_math)
 
 
 def _in_training(problem: NetworkProblem) -> NetworkProblem:

@@ -73,8 +73,9 @@ def test_gemm_peak_is_limited_by_power_and_issue_slots() -> None:
 
 
 def test_uncapped_restores_the_tensor_rate_of_the_architecture() -> None:
-    assert uncapped(gpu("h20")).bf16_tensor_tflops == pytest.approx(989.4 * 78 / 132, rel=0.02)
-    assert uncapped(gpu("l20")).fp8_tensor_tflops == pytest.approx(733 * 92 / 142, rel=0.02)
+    h20, l20 = uncapped(gpu("h20")), uncapped(gpu("l20"))
+    assert (h20.bf16_tensor_tflops, h20.int8_tensor_tflops) == pytest.approx((585, 1169), rel=0.02)
+    assert (l20.fp8_tensor_tflops, l20.int8_tensor_tflops) == pytest.approx((475, 475), rel=0.02)
     for name in ("h100-sxm", "h800", "h100-pcie", "rtx-6000-ada", "v100-sxm2-16gb", "mi300x", "p4"):
         assert uncapped(gpu(name)) is gpu(name)
 
@@ -85,7 +86,9 @@ def test_user_file_adds_gpus(refused, tmp_path: Path, monkeypatch: pytest.Monkey
     added = registry().with_file(path).gpus[-1]
     assert added.fp32_tflops == pytest.approx(10 * 128 * 2 * 1e-3)
     assert added.tf32_tflops == 50
-    assert added.l2_bytes == 8 * 2**20
+    assert (added.l2_bytes, added.checked, added.contradictions()) == (8 * 2**20, False, [])
+    wrong = replace(added, datasheet={"fp32_tflops": 90, "cores": 1280})
+    assert wrong.contradictions() == ["datasheet.fp32_tflops is 90, computed is 2.56"]
     with refused():
         gpu("my-gpu")
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(path))

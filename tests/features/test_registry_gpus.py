@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from decimal import Decimal
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -16,13 +15,10 @@ import pytest
 from surrogate import bundled
 from surrogate.features.errors import InputError
 from surrogate.features.gpu import BUNDLED, Gpu, gpu, registry
-from surrogate.features.kernels import device_attributes
 from tests.features.known_answers import ANSWERS
 
 TEXT = BUNDLED.read_text(encoding="utf-8")
 ROWS = tomllib.loads(TEXT)["gpu"]
-TOLERANCE = 0.015
-"""Relative difference up to which a computed figure agrees with the printed one."""
 SIZE_OF_THE_CHIP = {"fp32_tflops", "fp32_dual_tflops", "cores"}
 """Every GPU's datasheet prints one of these."""
 HBM_BITS = 2048
@@ -30,18 +26,6 @@ HBM_BITS = 2048
 GBITS_PER_PIN = {"HBM": (0.9, 10), "GDDR": (5, 31)}
 NO_GPUS = set(ANSWERS["no_gpus"])
 """Processors of other kinds in the tables of measurements."""
-
-
-def computed(board: Gpu) -> dict[str, object]:
-    """Return every figure that follows from a row, by its name in `datasheet`."""
-    chip = {"fp32_dual_tflops": 2 * board.fp32_tflops, "cores": board.sms * board.cores_per_sm}
-    return board.to_dict() | device_attributes(board) | chip
-
-
-def agrees(printed: float, figure: float) -> bool:
-    """Return whether the figures agree within `TOLERANCE` or to the printed digits ("7" covers 6.5 to 7.5)."""
-    last_digit = 10.0 ** int(Decimal(repr(printed)).as_tuple().exponent)
-    return abs(figure - printed) <= max(TOLERANCE * printed, last_digit / 2)
 
 
 def remark(text: str, name: str) -> str:
@@ -60,16 +44,10 @@ def faults(name: str, row: Mapping[str, object], board: Gpu, comment: str) -> li
         rate = board.dram_gbs * 8 / board.memory_bus_bits
         if not low <= rate <= high:
             missing.append(f"`dram_gbs` over `memory_bus_bits` is {rate:.3g} Gbit/s a pin, not {low} to {high}")
-    facts = computed(board)
-    for key, printed in board.datasheet.items():
-        figure = facts.get(key)
-        if key in row or not isinstance(figure, int | float):
-            missing.append(f"`datasheet.{key}` does not follow from other figures; leave it out")
-        elif not agrees(printed, figure) and repr(printed) not in re.findall(r"\d+(?:\.\d+)?", comment):
-            missing.append(
-                f"`datasheet.{key}` is {printed!r}, computed is {figure:.5g}: mend `sms`, `boost_mhz` or what else it"
-                " follows from; where the maker's figures disagree, say so in a comment above the row, with this figure"
-            )
+    stated = re.findall(r"\d+(?:\.\d+)?", comment)
+    wrong = (text for text in board.contradictions() if not any(f" is {figure}, " in text for figure in stated))
+    remedy = "mend `sms`, `boost_mhz` or others; if the maker's figures disagree, say so in a comment above the row"
+    missing += [f"{text}: {remedy}" for text in wrong]
     return [f"features/gpus.toml, [gpu] {name}: {what}" for what in missing]
 
 

@@ -10,7 +10,7 @@ import pytest
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
-from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network, Work
+from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network, Work, with_settings
 from surrogate.network.operators import gemm, pointwise
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.network.result import BOUNDS, LayerTime, NetworkTime, comparison_records
@@ -78,7 +78,7 @@ def test_convolutions_use_the_default_math_type_of_pytorch(
     fakes.time(NETWORK)
     assert queries == [replace(conv, math=math) for conv in (A, B)]
     queries.clear()
-    fakes.time(replace(NETWORK, keeps_math=True))
+    fakes.time(with_settings(NETWORK, "fma", None))
     assert queries == [A, B]
 
 

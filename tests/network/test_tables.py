@@ -5,7 +5,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from surrogate import load
 from surrogate.features.conv import Conv
+from surrogate.network.predict import load_predictors
 from surrogate.network.read import read_network
 from tests.known import cases, known_answers
 
@@ -35,6 +37,17 @@ def test_each_line_of_a_text_is_a_layer(tmp_path: Path) -> None:
     found = read_network(path, dtype="fp16", layout="NHWC")
     assert [layer.name for layer in found.layers] == ["line 2", "line 3"]
     assert {(conv.dtype, conv.math, conv.layout) for conv in found.convs} == {("fp16", "tensor_op", "NHWC")}
+
+
+@pytest.mark.parametrize("case", ["h100-sxm int8", "h100-sxm fp32", "h100-sxm bf16", "t4 int8", "t4 fp64"])
+def test_a_list_has_the_times_of_single_problems(tmp_path: Path, case: str) -> None:
+    """Networks omit the cost of a call, so times differ by some per cent."""
+    name, dtype = case.split()
+    path, texts = tmp_path / "net.txt", ["gemm:m4096n4096k4096", "n32c256h14k256r3p1"]
+    path.write_text("\n".join(texts))
+    layers = load_predictors(name).time(read_network(path, dtype=dtype)).layers
+    answers = [load(name).predict(text, dtype=dtype) for text in texts]
+    assert [each.time_us for each in layers] == pytest.approx([each.time_us for each in answers], rel=0.1)
 
 
 def test_training_a_table_adds_gradients_and_optimizer(tmp_path: Path) -> None:
