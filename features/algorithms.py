@@ -54,7 +54,7 @@ def _rows(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tupl
 
 
 _ALGORITHMS = read_toml(__file__)
-ALGORITHMS = tuple(Algorithm(*key, **row) for *key, row in _rows(_ALGORITHMS))
+ALGORITHMS = tuple(Algorithm(library, way, name, **row) for library, way, name, row in _rows(_ALGORITHMS))
 """All registered algorithms, by library, direction and enum value."""
 
 FASTEST = "FASTEST"

@@ -51,7 +51,9 @@ class FamilyDeclaration:
     def of(cls, name: str, columns: Callable[[Any, Machine], tuple[Number, ...]]) -> Self:
         """Return the declaration of a family in `families.toml`. Default columns are those of a pass over memory."""
         row = {"column_names": DECLARED["memory_names"], **DECLARED[name]}
-        declared = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        declared: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
         return cls(name=name, columns=columns, **declared)
 
 
