@@ -92,9 +92,8 @@ def seer(chain, tmp_path) -> Seer:
     def make(*words: str, seconds: float = 400.0, **variables: str) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, **{f"FAKE_{name.upper()}": value for name, value in variables.items()}}
         command = [sys.executable, "-m", "surrogate", *words]
-        return subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        options = {"capture_output": True, "text": True, "timeout": seconds, "check": False}
+        return subprocess.run(command, env=environment, cwd=tmp_path, **options)
 
     return make
 

@@ -30,9 +30,8 @@ def _refused(path: Path, **options: Any) -> str:
 
 def test_a_dataset_reads_back(tmp_path: Path, table: Table) -> None:
     frame = table(3).assign(colour="blue")
-    write_dataset(
-        frame, tmp_path / "a.parquet", candidates="listed", metadata={"campaign": "invented", "clocks": [1, 2]}
-    )
+    metadata = {"campaign": "invented", "clocks": [1, 2]}
+    write_dataset(frame, tmp_path / "a.parquet", candidates="listed", metadata=metadata)
     data = read_dataset(tmp_path / "a.parquet")
     assert data.candidates == "listed" and data.name == "a.parquet" and len(data) == len(frame)
     assert data.metadata == {"campaign": "invented", "clocks": [1, 2], "schema": SCHEMA_VERSION, "candidates": "listed"}

@@ -97,6 +97,5 @@ def test_every_gpu_name_of_the_shipped_data_is_registered(measurements: Path) ->
         try:
             gpu(name)
         except InputError as error:
-            pytest.fail(
-                f"{names[name]}: {error}\nadd it to the board's `aliases` in features/gpus.toml, or a row to it"
-            )
+            remedy = "add it to the board's `aliases` in features/gpus.toml, or a row to it"
+            pytest.fail(f"{names[name]}: {error}\n{remedy}")

@@ -119,10 +119,8 @@ def test_one_of_several_kernels_is_chosen_by_name(refused, tmp_path: Path) -> No
 def test_parameters_may_be_texts_or_missing(tmp_path: Path) -> None:
     answers = known_answers(__file__)["texts_or_missing"]
     values: dict[str, list[Any]] = answers["values"]
-    entries = {
-        str(place): {name: choices[-place % len(choices)] for name, choices in values.items()} | {"time": 1.5}
-        for place in (0, 1)
-    }
+    drawn = ({name: choices[-place % len(choices)] for name, choices in values.items()} for place in (0, 1))
+    entries = {str(place): configuration | {"time": 1.5} for place, configuration in enumerate(drawn)}
     imported = read(save(tmp_path, tune_params=values, tune_params_keys=list(values), cache=entries))
     assert kernel(imported)["parameters"] == answers["parameters"]
     assert imported.rows["limit"].dtype == "int64" and imported.rows["scale"].dtype == "float64"

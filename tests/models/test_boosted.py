@@ -24,9 +24,8 @@ def test_seed_changes_the_trees(table: Table) -> None:
 def test_unseen_candidates_gpus_and_libraries_get_finite_times(table: Table, kind: type[BoostedDims]) -> None:
     fitted = kind(**FEW).fit(checked(table(6)))
     new = table(2, gpus=("TITAN V", "h200"), algorithms=("GEMM", "WINOGRAD_NONFUSED"), version="9.1")
-    miopen = table(2, gpus=("mi210",), algorithms=("IMPLICIT_GEMM",)).assign(
-        library="miopen", algorithm="Direct", status="ok"
-    )
+    miopen = table(2, gpus=("mi210",), algorithms=("IMPLICIT_GEMM",))
+    miopen = miopen.assign(library="miopen", algorithm="Direct", status="ok")
     for frame in (new, miopen):
         predicted = fitted.predict(checked(frame))
         assert np.isfinite(predicted).all() and (predicted > 0).all()
@@ -91,10 +90,8 @@ def test_best_weight_reduces_errors_of_the_best_candidate(table: Table) -> None:
     rows = checked(table(6, algorithms=("IMPLICIT_GEMM", "FFT"), noise=0.0))
     stump = {"rounds": 1, "learning_rate": 1.0, "max_depth": 1, "max_leaves": 2, "subsample": 1.0}
     best = rows.ok & (rows.time_us == pd.Series(rows.time_us).groupby(rows.problem).transform("min").to_numpy())
-    errors = [
-        np.abs(np.log(BoostedTerms(**stump, best_weight=power).fit(rows).predict(rows) / rows.time_us))[best].mean()
-        for power in (0.0, 4.0)
-    ]
+    predicted = [BoostedTerms(**stump, best_weight=power).fit(rows).predict(rows) for power in (0.0, 4.0)]
+    errors = [np.abs(np.log(predicted_us / rows.time_us))[best].mean() for predicted_us in predicted]
     assert errors[1] < errors[0]
 
 

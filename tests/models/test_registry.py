@@ -61,9 +61,8 @@ def test_search_ranges_contain_the_defaults(model: ModelDeclaration) -> None:
     drawn = cls.space(TrialOfZeros()) if cls.tunable else {}
     assert bool(drawn) is cls.tunable, words
     if drawn:
-        assert cls.space(optuna.trial.FixedTrial(cls().get_params())) == {
-            name: cls().get_params()[name] for name in drawn
-        }
+        stored = cls().get_params()
+        assert cls.space(optuna.trial.FixedTrial(stored)) == {name: stored[name] for name in drawn}
 
 
 class TrialOfZeros(optuna.trial.FixedTrial):

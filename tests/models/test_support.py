@@ -80,9 +80,8 @@ def test_solvers_run_only_problems_like_theirs(table: Table) -> None:
     """A solver of 1×1 filters is refused for other filters, measured or not."""
     frame = table(8, gpus=("mi100",), algorithms=("IMPLICIT_GEMM",)).assign(library="miopen", algorithm="GEMM")
     ones = dict.fromkeys(("dilation_h", "dilation_w", "groups", "stride_h", "stride_w", "time_us"), 1)
-    shapes = [
-        frame.assign(**ones, status="ok", r=r, s=r, pad_h=r // 2, pad_w=r // 2, solver=name) for r, name in SOLVERS
-    ]
+    frame = frame.assign(**ones, status="ok")
+    shapes = [frame.assign(r=r, s=r, pad_h=r // 2, pad_w=r // 2, solver=name) for r, name in SOLVERS]
     support = Support.fit(checked(pd.concat(shapes).drop_duplicates(["n", "c", "h", "w", "k", "r", "solver"])))
     three = next(each for each in support.general if each.traits[:2] == (3, 3))
     seven = three._replace(traits=(7, 7, *three.traits[2:]))

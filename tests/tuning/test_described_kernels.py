@@ -58,9 +58,8 @@ def test_extrapolated_times_follow_the_work_and_intervals_widen(bundle: Bundle) 
     """Time doubles with the work; the certainty of times and of the fastest configuration falls with the distance."""
     predictor = Predictor(bundle, gpu="v100")
     best = [predictor.select(f"m{4096 * 2**doublings}n2048", top=1) for doublings in (0, 2, 8)]
-    times_us, widths, probabilities = zip(
-        *((s.time_us, s.best.upper_us / s.best.time_us, s.best.probability_best) for s in best if s.best), strict=True
-    )
+    shown = [(s.time_us, s.best.upper_us / s.best.time_us, s.best.probability_best) for s in best if s.best]
+    times_us, widths, probabilities = zip(*shown, strict=True)
     assert times_us[2] / times_us[1] == pytest.approx(64, rel=0.01)
     truth = times(((4096 * 256, 2048),), ("v100-sxm2-16gb",))["time_us"].min()
     assert truth / 1.3 < times_us[2] < 1.3 * truth
