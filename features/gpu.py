@@ -118,7 +118,9 @@ def _checked(where: str, row: object, needed: Mapping[str, _Kind], allowed: Mapp
     return row
 
 
-_SEVERAL = "; give {1}, and its number as --data-parallel {0} or --fsdp {0} (training), --tensor-parallel or --gpus (servers)"
+_SEVERAL = (
+    "; give {1}, and its number as --data-parallel {0} or --fsdp {0} (training), --tensor-parallel or --gpus (servers)"
+)
 ENVIRONMENT_VARIABLE = "SEER_GPUS"
 BUNDLED = Path(__file__).with_name("gpus.toml")
 TOLERANCE = 0.02

@@ -256,7 +256,9 @@ def setting(name: str, value: object) -> str:
         remedy = "give fp32 and, if there is a math, default (NVIDIA) or tensor_op_allow_conversion (AMD)"
         raise InputError(f"{name} {text} is a math of fp32 values, which GPUs before Ampere and MI300 lack; {remedy}")
     if dtype == "nf4":
-        raise InputError(f"{name} nf4 has no kernels of its own; give int4_wo, which also packs weights in 4 bits (QLoRA)")
+        raise InputError(
+            f"{name} nf4 has no kernels of its own; give int4_wo, which also packs weights in 4 bits (QLoRA)"
+        )
     return dtype if dtype in ELEMENTS else text
 
 
