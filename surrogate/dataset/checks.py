@@ -14,7 +14,7 @@ from surrogate.dataset.problems import families_of, family_rows, row_groups
 from surrogate.dataset.rows import rows_of
 from surrogate.features.algorithms import VENDOR_LIBRARIES
 from surrogate.features.elementwise import MAX_EXACT, MAX_INT32, checked_int
-from surrogate.features.errors import InputError, RowError, UnknownGpuError, nearest
+from surrogate.features.errors import InputError, RowError, UnknownGpuError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, DescribedFamily, Family
 from surrogate.features.family import DEFAULT_ALGORITHM
 from surrogate.features.gpu import Gpu, gpu, unlisted_gpu
@@ -122,7 +122,8 @@ def _require_columns(frame: pd.DataFrame, families: tuple[Family, ...], name: st
         needed += [*required(family), "algorithm" if family.name == DEFAULT_FAMILY else "library"]
     missing = [column for column in dict.fromkeys([*needed, "time_us"]) if column not in frame]
     if missing:
-        remedy = f"`seer data columns --table dataset` explains each{nearest(missing[0], map(str, frame))}"
+        hint = columns.absent_hint(missing[0], [*map(str, frame)])
+        remedy = f"`seer data columns --table dataset` explains each{hint}"
         raise InputError(f"{name}: column{'s' if len(missing) > 1 else ''} {', '.join(missing)} missing; {remedy}")
 
 
@@ -295,7 +296,8 @@ def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mappi
         below = int((ratio < 1).sum())
         if below:
             unit = "s" if np.median(ratio) < 1e-3 else "ms"
-            remedy = f"are these {unit}?" if below > len(ratio) / 2 else "look at flops and bytes, too"
+            or_large = ", or are flops or bytes too large" if family.description.formulas else ""
+            remedy = f"are these {unit}{or_large}?" if below > len(ratio) / 2 else "look at flops and bytes, too"
             limit = f"{FASTEST_US:g} µs or the time at the GPU's peaks, down to {ratio.min():.1g} of this limit"
             counts = f"{below:,} of {len(ratio):,} times are below {limit}"
             warnings.append(f"{name}: {counts}; time_us is in µs, {remedy}")

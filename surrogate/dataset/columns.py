@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from surrogate.features.errors import InputError, RowError, check_choice, read_toml
+from surrogate.features.errors import InputError, RowError, check_choice, nearest, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES
 
 if TYPE_CHECKING:
@@ -20,9 +20,17 @@ CANDIDATES = ("all", "listed")
 LAYOUT_ALIASES = {"NCHW-NCHW-NCHW": "NCHW", "NHWC-NHWC-NHWC": "NHWC"}
 """MIOpen's spelling → layout, if input, filter and output have the same layout."""
 FAMILY_COLUMN = "family"
+MICROSECONDS = {"time_s": 1e6, "time_ms": 1e3, "time_ns": 1e-3}
+"""Column of times in another unit → its factor to µs."""
 _CONTENT = read_toml(__file__)
 TABLES: dict[str, str] = _CONTENT["tables"]
 """Table → a text with its file and rows."""
+
+
+def absent_hint(column: str, names: Sequence[str]) -> str:
+    """Return how to give an absent column: times of another unit, or the most similar of the ``names``."""
+    other = next((each for each in MICROSECONDS if column == "time_us" and each in names), "")
+    return f"; multiply {other} by {MICROSECONDS[other]:g} into time_us" if other else nearest(column, names)
 
 
 @dataclass(frozen=True, slots=True)

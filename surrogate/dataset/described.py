@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.columns import numbers
+from surrogate.dataset.columns import absent_hint, numbers
 from surrogate.features.description import RESERVED, UNSIZED, Description, Value, read_description
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, nearest, row_number
@@ -121,7 +121,7 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     out = frame.reset_index(drop=True).copy()
     needed = ["gpu", *description.sizes, *description.parameters, "time_us"]
     if missing := [column for column in needed if column not in out]:
-        rule = f"a table of {description.name} has {', '.join(needed)}{nearest(missing[0], map(str, out))}"
+        rule = f"a table of {description.name} has {', '.join(needed)}{absent_hint(missing[0], [*map(str, out)])}"
         raise InputError(f"{where}: column {missing[0]} is missing; {rule}")
     out["family"] = description.name
     out["algorithm"] = _text(out, "algorithm", description.name)

@@ -239,10 +239,10 @@ class Configurations(TimeModel):
     ) -> float:
         """Return the minimum time in µs of any configuration of a problem.
 
-        The minimum is a launch, or the FLOPs at the GPU's peak. On a GPU or for a size outside the measured ones it is at
-        least the roofline (`DescribedFamily.min_us`). With the ``units`` that are in use, the minimum of the expected time is returned;
-        without them, the minimum of any time. Profilers report empty kernels of `FASTEST_US`, host clocks of
-        `KERNEL_GAP_US`.
+        The minimum is a launch, or the FLOPs at the GPU's peak. On a GPU or for a size outside the measured ones it
+        is at least the roofline (`DescribedFamily.min_us`). With the ``units`` that are in use, the minimum of the
+        expected time is returned; without them, the minimum of any time. Profilers report empty kernels of
+        `FASTEST_US`, host clocks of `KERNEL_GAP_US`.
 
         Raises
         ------

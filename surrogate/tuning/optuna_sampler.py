@@ -21,7 +21,7 @@ from optuna.samplers import RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from surrogate.features import InputError
+from surrogate.features import InputError, nearest
 from surrogate.tuning.tuner import KernelSource, SearchSpace, build_space, open_kernel_source
 
 PROPOSED = "surrogate:proposed"
@@ -110,7 +110,8 @@ class StudySearch:
             has_value = self._having({other: value})
             fits &= has_value if other != name and has_value.any() else True
         if not fits.any():
-            self._warn(f"{name} is drawn at random, since the kernel has no such parameter or value")
+            hint = "" if name in self._columns else nearest(name, self._columns)
+            self._warn(f"{name} is drawn at random, since the kernel has no such parameter or value{hint}")
             return self._random(study, trial, name, distribution)
         position = self._configuration_of.get(trial.number)
         if position is None or not fits[position]:

@@ -92,7 +92,9 @@ def values_in(arguments: Mapping[str, Any], description: Description) -> dict[st
     for name, declared in description.parameters.items():  # tables may have short names for warps, as in Triton's cache
         value = value_of(arguments.get(name, arguments.get(TRITON_ARGUMENTS.get(name, ""))))
         if value is None and 0 not in declared:
-            raise InputError(f"the launch has no argument {name}, a parameter of {description.name}")
+            raise InputError(
+                f"the launch has no argument {name}, a parameter of {description.name}{_hint(name, arguments)}"
+            )
         values[name] = 0 if value is None else value  # Triton omits an unset limit of registers; tables have 0 there
     return values
 
@@ -107,6 +109,8 @@ def problem_in(
     problem: dict[str, object] = {}
     for name in description.sizes:
         size = value_of(arguments.get(name))
+        if name not in arguments and (hint := _hint(name, arguments)):
+            raise InputError(f"the launch has no argument {name}, a size of {description.name}{hint}")
         problem[name] = int(size) if isinstance(size, bool) else checked_int("the launch", name, size, 0)
     types = {f"dtype_{at}": text for at, text in enumerate(filter(None, map(type_of, arguments.values())))}
     given = {**types, **arguments}
@@ -119,6 +123,12 @@ def problem_in(
         elif setting("dtype", near) != setting("dtype", value):
             warn(f"{name} {value} was not measured; perf_model ranks by {near}, the most similar type")
     return problem
+
+
+def _hint(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a hint if an argument's name differs only in capital letters; otherwise an empty text."""
+    other = next((each for each in arguments if each.lower() == name.lower()), "")
+    return f"; it has {other}, did you mean {name}?" if other else ""
 
 
 def type_of(argument: object) -> str:

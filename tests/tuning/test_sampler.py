@@ -128,6 +128,7 @@ def missing(trial: optuna.Trial) -> bool:
 def test_further_parameters_and_a_finished_space_give_one_warning_each(caplog: pytest.LogCaptureFixture) -> None:
     study = optuna.create_study(sampler=Sampler(Description("k", (), {"a": ("None", "x"), "b": (1, 2, 3)}), GPU))
     study.optimize(lambda trial: trial.suggest_int("b", 1, 3) + missing(trial), 9)
-    study.optimize(lambda trial: trial.suggest_float("c", 0, 1) + missing(trial), 3)
+    study.optimize(lambda trial: trial.suggest_float("B", 0, 1) + missing(trial), 3)
     assert different(study) == 6 + 3
-    assert [record.message.split()[0] for record in caplog.records] == ["all", "c"]
+    assert [record.message.split()[0] for record in caplog.records] == ["all", "B"]
+    assert caplog.records[1].message.endswith("did you mean b?")

@@ -73,6 +73,12 @@ def test_an_unusable_bundle_gives_a_warning(bundle_path: Path, tmp_path: Path, i
     assert len({*scores(model)}) == 1
 
 
+def test_a_parameter_in_capital_letters_gives_a_hint(bundle: Bundle) -> None:
+    launch = {name.upper(): value for name, value in zip(PARAMETERS, next(iter(truth())), strict=True)}
+    with pytest.warns(UserWarning, match="no argument block_m, .*; it has BLOCK_M, did you mean block_m"):
+        perf_model(bundle, gpu=GPU)(**problem(), **launch)
+
+
 def test_a_description_is_refused(refused) -> None:
     with refused("give perf_model a bundle"):
         perf_model(Description("made_up", (), {"a": (1, 2)}))
