@@ -95,9 +95,8 @@ def test_choices_equal_a_loop_over_problems(table: tuple[judge.CandidateRows, np
     assert candidates.count > 0
     for problem in range(candidates.count):
         rows = np.flatnonzero(candidates.problem == problem)
-        ranked = sorted(
-            (i for i in rows if allowed[i] and np.isfinite(score[i])), key=lambda i: (score[i], candidates.order[i])
-        )
+        finite = [i for i in rows if allowed[i] and np.isfinite(score[i])]
+        ranked = sorted(finite, key=lambda i: (score[i], candidates.order[i]))
         times = [candidates.time_us[i] for i in rows if candidates.ok[i]]
         costs = [candidates.time_us[i] if candidates.ok[i] else max(times) for i in ranked[:2]] or [max(times)]
         assert choice.row[problem] == (ranked[0] if ranked else -1)

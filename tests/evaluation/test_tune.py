@@ -153,10 +153,9 @@ def test_loss_without_choices_is_the_time_error(refused, table: Table) -> None:
     rows = checked(table(6, algorithms=("IMPLICIT_GEMM",)))
     error = np.abs(np.log(100.0 / rows.time_us[rows.ok])).mean()
     assert loss(ConstantTime(), rows, "both") == pytest.approx(tuning.TIME_WEIGHT * error)
-    with refused("two measured"):
-        tuning.InnerFolds.of(rows, 0).require("choice")
-    with refused("speed"):
-        tuning.InnerFolds.of(rows, 0).require("speed")
+    for objective, words in (("choice", "two measured"), ("speed", "speed")):
+        with refused(words):
+            tuning.InnerFolds.of(rows, 0).require(objective)
 
 
 def test_any_family_can_be_tuned() -> None:
@@ -195,8 +194,11 @@ def file(data: Dataset, tmp_path: Path) -> Path:
     return tmp_path / "six.parquet"
 
 
+each_storage = pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
+@each_storage
 def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> None:
     """The stored settings run once, and the second process may add at most its running trial."""
     storage = form.format(tmp_path)
@@ -211,7 +213,7 @@ def test_processes_share_one_study(file: Path, tmp_path: Path, form: str) -> Non
     assert len({trial.params["alpha"] for trial in trials}) == len(trials)  # no worker repeats another's
 
 
-@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
+@each_storage
 def test_one_worker_takes_a_queued_trial(tmp_path: Path, form: str) -> None:
     storages = [open_storage(form.format(tmp_path)) for _ in range(4)]
     study = optuna.create_study(study_name="s", storage=storages[0])
@@ -235,7 +237,7 @@ def test_one_worker_takes_a_queued_trial(tmp_path: Path, form: str) -> None:
     assert sorted(taken) == queued
 
 
-@pytest.mark.parametrize("form", ["{}/study.journal", "sqlite:///{}/study.db"])
+@each_storage
 def test_repeated_command_resumes_the_study_and_adds_trials(data: Dataset, tmp_path: Path, form: str) -> None:
     options = {"model": MODEL, "storage": form.format(tmp_path)}
     first = tuned(data, trials=2, **options)

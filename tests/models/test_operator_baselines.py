@@ -35,9 +35,8 @@ def products(times_us: list[float], k: list[int]) -> Rows:
 
 def images(operator: str, time_us: np.ndarray, n: np.ndarray, **sizes: int) -> pd.DataFrame:
     """Return rows of one operator with ``n`` images of 8 × 16 × 16."""
-    return pd.DataFrame({"n": n, "time_us": time_us}).assign(
-        operator=operator, gpu="t4", library="cudnn", c=8, h=16, w=16, **sizes
-    )
+    frame = pd.DataFrame({"n": n, "time_us": time_us})
+    return frame.assign(operator=operator, gpu="t4", library="cudnn", c=8, h=16, w=16, **sizes)
 
 
 @cases(__file__)

@@ -13,9 +13,8 @@ from surrogate.report.tables import Cell, FactTable, Table, to_csv, to_json, wra
 from tests.known import cases
 
 NAME = "void cudnn::detail::implicit_convolve_sgemm<float, {}>"
-RECORDS = [
-    {"kernel": NAME.format(i), "total_us": 12345.6 * i, "calls": i, "bound": "latency-bound"} for i in range(1, 4)
-]
+BOUND = "latency-bound"
+RECORDS = [{"kernel": NAME.format(i), "total_us": 12345.6 * i, "calls": i, "bound": BOUND} for i in (1, 2, 3)]
 WORDS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=60)
 
 

@@ -67,10 +67,8 @@ def test_extrapolated_times_follow_the_work_and_intervals_widen(bundle: Bundle) 
     assert probabilities[1] > probabilities[2]
     factor = exp(8 * bundle.family_models["made_up"].domain.per_doubling)
     assert 1.5 < factor < 24.5  # this kernel follows its work: its own table shows a smaller width than the default
-    assert best[2].reason == (
-        "m 1048576 lies outside the measured 64 … 4096, so that intervals are wider,"
-        f" each end by a factor of {factor:.3g}"
-    )
+    wider = f"so that intervals are wider, each end by a factor of {factor:.3g}"
+    assert best[2].reason == f"m 1048576 lies outside the measured 64 … 4096, {wider}"
     assert best[2].reason in best[2].to_dict()["notes"][-1]
     configuration = {"block_m": 16, "block_n": 32, "warps": 4, "order": "row"}
     rows = predictor.predict(pd.DataFrame([{"m": 2**20, "n": 2048, **configuration}]))
@@ -138,11 +136,9 @@ def test_folds_are_by_gpu_for_one_shape_and_by_configuration_for_one_gpu() -> No
 
 def test_conditions_limit_the_space_and_parameters_extend_it(tmp_path: Path) -> None:
     table = times(SHAPES[:3], ("v100-sxm2-16gb",))
-    first = COLUMNS.of(table, "here").to_dict() | {
-        "parameters": {**VALUES, "block_m": [16, 32, 48, 64, 128]},
-        "conditions": ["block_m * block_n <= 4096", "block_m <= m"],
-        "formulas": {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"},
-    }
+    first = COLUMNS.of(table, "here").to_dict() | {"parameters": {**VALUES, "block_m": [16, 32, 48, 64, 128]}}
+    first["conditions"] = ["block_m * block_n <= 4096", "block_m <= m"]
+    first["formulas"] = {"blocks": "ceil(m / block_m) * ceil(n / block_n)", "threads_per_block": "32 * warps"}
     selection = Predictor(train(table, kernel=description_of(first, "here")), gpu="v100").select("made_up:m64n128")
     picked = [ranked.parameters for ranked in selection.candidates if ranked.parameters]
     assert all(p["block_m"] * p["block_n"] <= 4096 and p["block_m"] <= 64 for p in picked)  # type: ignore[operator]

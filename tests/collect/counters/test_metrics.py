@@ -23,9 +23,8 @@ def call():
 
     def call(name, *fields):
         kinds = [("size", SIZE), ("private", POINTER), *((field, kind) for field, kind, _ in fields)]
-        arguments = type("Arguments", (ctypes.Structure,), {"_fields_": kinds})(
-            0, None, *(value for _, _, value in fields)
-        )
+        structure = type("Arguments", (ctypes.Structure,), {"_fields_": kinds})
+        arguments = structure(0, None, *(value for _, _, value in fields))
         arguments.size = ctypes.sizeof(arguments)
         assert getattr(library, f"cuptiProfilerHost{name}")(ctypes.byref(arguments)) == 0, name
         return arguments
