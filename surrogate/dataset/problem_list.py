@@ -323,9 +323,8 @@ def _from_rows(
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         if defaults.gpu and canonical(text.get("gpu", defaults.gpu)) != defaults.gpu:
-            raise InputError(
-                f"{path}: {where} is of {text['gpu']}, but {defaults.gpu} is requested; list one GPU's rows"
-            )
+            conflict = f"{where} is of {text['gpu']}, but {defaults.gpu} is requested"
+            raise InputError(f"{path}: {conflict}; list one GPU's rows")
         try:
             names = [name for name in defaults.setting_names if name in text and name != "operator"]
             problem = defaults.problem(given, {name: stated_setting(name, text[name]) for name in names}, operator)

@@ -233,10 +233,8 @@ def _family_runs(
         tables = rows.frame.iloc[:count], rows.frame.iloc[count:]
         try:
             evaluated = _evaluation_rows(main, rows, count)
-            folds_by_seed = [
-                folds(options.by, family, *tables, count=options.folds_count, seed=seed)
-                for seed in range(options.seeds)
-            ]
+            fold_count, seeds = options.folds_count, range(options.seeds)
+            folds_by_seed = [folds(options.by, family, *tables, count=fold_count, seed=seed) for seed in seeds]
             all_runs.append(FamilyRuns(rows, count, folds_by_seed, evaluated, distance=np.full(count, np.nan)))
         except InputError as error:
             refused[family] = str(error)
@@ -309,9 +307,8 @@ def _compared(
 ) -> Compared:
     """Evaluate all families and return the combined results."""
     family_results = [_family_results(family_runs, data, options.by, models) for family_runs in all_runs]
-    missing = [
-        {"split": options.by} | row for family, why in refused.items() for row in _unevaluated(family, models, why)
-    ]
+    unevaluated = (row for family, why in refused.items() for row in _unevaluated(family, models, why))
+    missing = [{"split": options.by} | row for row in unevaluated]
     first, names = all_runs[0], [family_runs.rows.family.name for family_runs in all_runs]
     choices = [result.choices for result in family_results if result.choices is not None]
     results = {

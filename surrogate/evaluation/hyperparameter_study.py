@@ -158,9 +158,8 @@ def opened(storage_url: str) -> Iterator["BaseStorage"]:
         storage = open_storage(storage_url)
         yield storage
     except ImportError as error:
-        raise InputError(
-            f"storage {without_password(storage_url)}: no driver ({error}); pip install 'psycopg[binary]'"
-        ) from None
+        remedy = "pip install 'psycopg[binary]'"
+        raise InputError(f"storage {without_password(storage_url)}: no driver ({error}); {remedy}") from None
     except (StorageInternalError, SQLAlchemyError, OSError, json.JSONDecodeError) as error:
         cause = getattr(error, "orig", None) or error.__cause__ or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]

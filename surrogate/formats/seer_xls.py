@@ -224,11 +224,10 @@ def _pick_rows(sheet: "Sheet", names: tuple[str, ...]) -> tuple[list[dict[str, o
             minimum = min((time for time in times_ms if time > 0), default=None)
             disagreeing += minimum is not None and (best < 0 or times_ms[best] != minimum)
         for name, time_ms in zip(names, times_ms, strict=True):
+            measured = {"status": "failed", "time_us": nan}
             if time_ms > 0:
                 _check_possible(conv, name, where)
-            measured = (
-                {"status": "ok", "time_us": time_ms * 1000} if time_ms > 0 else {"status": "failed", "time_us": nan}
-            )
+                measured = {"status": "ok", "time_us": time_ms * 1000}
             identity = {**imported.conv_sizes(conv), "algorithm": name}
             rows.append({**identity, **measured, "heuristic_algorithm": heuristic})
     if not rows:

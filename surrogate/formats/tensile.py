@@ -181,9 +181,8 @@ def _unpacked(path: Path, limits: ReadLimits) -> Iterator[TensileTable]:
                 raise ValueError(f"over {MAX_JSON_NODES:,} maps and lists")
             return node
 
-        content = msgpack.unpackb(
-            read_bytes(path, **limits), strict_map_key=False, object_hook=counted, list_hook=counted
-        )
+        packed = read_bytes(path, **limits)
+        content = msgpack.unpackb(packed, strict_map_key=False, object_hook=counted, list_hook=counted)
     except (ValueError, msgpack.UnpackException) as error:
         raise InputError(f"{path} is not MessagePack ({error or type(error).__name__}); fetch it again") from None
     kinds = {each["index"]: _kind(each, path.name) for each in content["solutions"]}

@@ -75,9 +75,8 @@ class Requirements:
         with_bytes = with_bytes[np.lexsort((-workspace[with_bytes], hashes[with_bytes]))]
         row_hash, first = np.unique(hashes[with_bytes], return_index=True)
         texts, bits, constant = zip(*stated, strict=True)
-        return cls(
-            np.array(texts), np.array(bits), np.array(constant), row_hash, workspace[with_bytes[first]].astype(int)
-        )
+        row_bytes = workspace[with_bytes[first]].astype(int)
+        return cls(np.array(texts), np.array(bits), np.array(constant), row_hash, row_bytes)
 
     def is_deterministic(self, candidate: str) -> bool | None:
         """Return whether two runs of a candidate give the same bits; None if that is unknown."""
@@ -109,10 +108,8 @@ class Requirements:
         """Return the statements from the output of `to_bytes`. Raise `InputError` if the arrays do not fit together."""
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             stated = cls(*(archive[each.name] for each in fields(cls)))
-        candidates, rows = (
-            (stated.candidate, stated.deterministic, stated.constant_bytes),
-            (stated.row_hash, stated.row_bytes),
-        )
+        candidates = (stated.candidate, stated.deterministic, stated.constant_bytes)
+        rows = (stated.row_hash, stated.row_bytes)
         numbers = np.concatenate([*candidates[1:], stated.row_bytes]).astype(np.int64)
         lengths = {each.shape for each in candidates}, {each.shape for each in rows}
         is_sound = all(len(each) == 1 for each in lengths) and stated.row_hash.dtype == np.uint64

@@ -186,11 +186,9 @@ def _each_family(tables_of: _TablesOf[P]) -> _TablesOf[P]:
 
     @wraps(tables_of)
     def of_all(results: Results, *args: P.args, **kwargs: P.kwargs) -> list[Table]:
-        return [
-            replace(table, title=f"{family}: {table.title}") if family else table
-            for family, family_results in stored.by_family(results).items()
-            for table in tables_of(family_results, *args, **kwargs)
-        ]
+        families = {name: tables_of(part, *args, **kwargs) for name, part in stored.by_family(results).items()}
+        found = ((f"{name}: " * bool(name), table) for name, tables in families.items() for table in tables)
+        return [replace(table, title=f"{prefix}{table.title}") for prefix, table in found]
 
     return of_all
 

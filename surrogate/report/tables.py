@@ -263,18 +263,15 @@ class Table:
 
     def _is_left_aligned(self, column: str) -> bool:
         """Return True if a column is aligned to the left: it holds a value other than numbers and intervals."""
-        return any(
-            value is not None and (isinstance(value, bool) or not isinstance(value, Number | tuple))
-            for value, _, _ in self._cells(column)
-        )
+        values = (value for value, _, _ in self._cells(column) if value is not None)
+        return any(isinstance(value, bool) or not isinstance(value, Number | tuple) for value in values)
 
     def _dropped(self, width: int, key: int) -> list[str]:
         """Return the last columns that exceed ``width`` with shortened texts. ``key`` limits the first column."""
         remaining = width + len(GAP)
         for i, name in enumerate(self.columns):
-            remaining -= len(GAP) + min(
-                max(map(len, [_cell_text(name), *self._texts(name)])), 2 * MIN_TEXT_WIDTH if i else key
-            )
+            longest = max(map(len, [_cell_text(name), *self._texts(name)]))
+            remaining -= len(GAP) + min(longest, 2 * MIN_TEXT_WIDTH if i else key)
             if remaining < 0 and i:
                 return self.columns[i:]
         return []
@@ -447,10 +444,8 @@ def _split(widths: list[int], width: int) -> list[list[int]]:
 def _aligned(columns: list[list[str]], left: list[bool], rule: int | None) -> str:
     """Return the lines of a table with a head. A horizontal rule precedes the record with the index ``rule``."""
     widths = [max(map(len, column)) for column in columns]
-    cells = [
-        map(str.ljust if is_text else str.rjust, column, repeat(width))
-        for column, width, is_text in zip(columns, widths, left, strict=True)
-    ]
+    pads = [str.ljust if is_text else str.rjust for is_text in left]
+    cells = [map(pad, column, repeat(width)) for pad, column, width in zip(pads, columns, widths, strict=True)]
     lines = [GAP.join(row).rstrip() for row in zip(*cells, strict=True)]
     if rule is not None:
         lines.insert(1 + rule, "-" * _total(widths))

@@ -221,9 +221,8 @@ class Search:
         smooth, deviations, level, noise, *lengths = np.exp(logs).tolist()
         points = np.hstack([group / length for group, length in zip(self._groups, lengths, strict=True)])
         linear = np.column_stack([level * self._expected, deviations * self._deviations])
-        return _Process(
-            candidates, points[candidates], linear[candidates], np.array([smooth**2, noise**2 + TINY]), indices
-        )
+        variances = np.array([smooth**2, noise**2 + TINY])
+        return _Process(candidates, points[candidates], linear[candidates], variances, indices)
 
     def _fitted_scales(self) -> np.ndarray:
         """Return the logs of the scales with the maximum posterior; the prior's deviation is 1 around the start."""

@@ -187,9 +187,8 @@ class TrainingShapes:
 
         They are summed over the sizes. If the product of the sizes is farther outside, it counts instead.
         """
-        logs, shapes, minimum, maximum = (
-            np.log2(np.maximum(each, 1)) for each in (sizes, self.shapes, self.minimum, self.maximum)
-        )
+        measured_sizes = (self.shapes, self.minimum, self.maximum)
+        logs, shapes, minimum, maximum = (np.log2(np.maximum(each, 1)) for each in (sizes, *measured_sizes))
         shaped = ~_is_batch(self.family)
         product, measured = logs[:, shaped].sum(axis=1), shapes[:, shaped].sum(axis=1)
         below = np.maximum(np.maximum(minimum - logs, 0.0).sum(axis=1), measured.min() - product)
@@ -407,13 +406,10 @@ class Domain:
             raise InputError(f"domain.settings are not {', '.join(setting_columns(family))}")
         settings = frozenset(map(SettingKey.of, fields))
         versions = frozenset(LibraryVersion(*text.split("|", 1)) for text in data.versions)
-        references = {
-            ReferenceKey.from_text(text, family): TrainingShapes.from_dict(family, stored)
-            for text, stored in data.references.items()
-        }
-        return cls(
-            family, settings, frozenset(data.shapes), versions, references=references, per_doubling=data.per_doubling
-        )
+        keys = (ReferenceKey.from_text(text, family) for text in data.references)
+        shapes = (TrainingShapes.from_dict(family, stored) for stored in data.references.values())
+        references = dict(zip(keys, shapes, strict=True))
+        return cls(family, settings, frozenset(data.shapes), versions, references, per_doubling=data.per_doubling)
 
 
 @dataclass(frozen=True)

@@ -453,10 +453,8 @@ def fit_independent_share(
     if not choices:
         return 1.0
     picked = np.random.default_rng(0).permutation(len(choices))[:SHARE_PROBLEMS]
-    cases = [
-        (np.log(predicted_us[rows]), half_width[rows], int(measured_us[rows].argmin()))
-        for rows in (choices[i] for i in picked)
-    ]
+    drawn = [choices[i] for i in picked]
+    cases = [(np.log(predicted_us[rows]), half_width[rows], int(measured_us[rows].argmin())) for rows in drawn]
     shapes = np.unique([shape[choices[i][0]] for i in picked], return_inverse=True)[1]
     weight = 1 / np.bincount(shapes)[shapes]
 

@@ -106,16 +106,13 @@ class ListedConfigurations:
         graph = cudnn.pygraph(**types, **self._target)
         shapes = {role: (list(sizes), _strides(sizes, conv.layout)) for role, sizes in tensor_shapes(conv).items()}
         method, operands, result = OPERATIONS[conv.direction]
-        tensors = {
-            role: graph.tensor(name=role, dim=shapes[role][0], stride=shapes[role][1], data_type=dtype)
-            for role in operands.values()
-        }
-        output = getattr(graph, method)(
-            **{argument: tensors[role] for argument, role in operands.items()},
-            padding=[conv.pad_h, conv.pad_w],
-            stride=[conv.stride_h, conv.stride_w],
-            dilation=[conv.dilation_h, conv.dilation_w],
-        )
+        tensors = {}
+        for role in operands.values():
+            dim, stride = shapes[role]
+            tensors[role] = graph.tensor(name=role, dim=dim, stride=stride, data_type=dtype)
+        moves = {"padding": [conv.pad_h, conv.pad_w], "stride": [conv.stride_h, conv.stride_w]}
+        moves["dilation"] = [conv.dilation_h, conv.dilation_w]
+        output = getattr(graph, method)(**{name: tensors[role] for name, role in operands.items()}, **moves)
         dim, stride = shapes[result]
         output.set_output(True).set_data_type(dtype).set_dim(dim).set_stride(stride)
         graph.validate()

@@ -281,11 +281,10 @@ class FftFit:
         batch = float(np.median(sizes.batch))
         bucket = buckets(algorithm, sizes)
         scaled = time_us * batch / sizes.batch
-        members = {int(width): bucket == width for width in np.unique(bucket)}
-        fits = {
-            width: FormFit.of(physics.fft_terms(algorithm, sizes.take(rows)), scaled[rows])
-            for width, rows in members.items()
-        }
+        fits = {}
+        for width in np.unique(bucket):
+            rows = bucket == width
+            fits[int(width)] = FormFit.of(physics.fft_terms(algorithm, sizes.take(rows)), scaled[rows])
         counted = np.flatnonzero(np.isfinite(bound))
         tree = None
         if len(counted) and algorithm == "FFT_TILING":
