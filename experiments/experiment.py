@@ -46,7 +46,7 @@ class Effort:
         return 3 if self.quick else 10
 
     def by_name(self, *requested: str) -> dict[str, TimeModel]:
-        """Return name → unfitted model, in the registry's order: the existing ones of ``requested``, or all compared."""
+        """Return name → unfitted model, in the registry's order: those of ``requested``, or all compared."""
         return {
             name: seeded(model_class(name), self.seed)
             for name in DECLARED

@@ -428,8 +428,8 @@ class GpuRegistry:
         for board in added:
             unknown = [f"datasheet.{key}" for key in board.datasheet if key not in board.computed_figures()]
             if unknown:
-                known = ", ".join(board.computed_figures())
-                raise InputError(f"{path}: gpu.{board.name}: {', '.join(unknown)} is unknown; known: {known}")
+                figures = ", ".join(board.computed_figures())
+                raise InputError(f"{path}: gpu.{board.name}: {', '.join(unknown)} is unknown; known: {figures}")
             if (clock_mhz := board.memory_clock_mhz or 0.0) > MAX_MEMORY_MHZ:
                 rule = f"a memory clock of {clock_mhz:,.0f} MHz (at most {MAX_MEMORY_MHZ:,}); dram_gbs is in GB/s"
                 raise InputError(f"{path}: gpu.{board.name}: dram_gbs over memory_bus_bits is {rule}")

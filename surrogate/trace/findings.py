@@ -356,14 +356,14 @@ def format_findings(
     unchecked: str = "",
     step: str = "the mean iteration, from end to end",
     *,
-    judged: bool = True,
+    evaluated: bool = True,
 ) -> str:
     """Return the findings as text, one paragraph each.
 
     ``step`` defines a step, and ``unchecked`` names the causes that were not checked; both are part of the text.
-    Without findings, ``judged`` (`is_judged`) decides between "none" and "not judged".
+    Without findings, ``evaluated`` (`is_judged`) decides between "none" and "not judged".
     """
-    if not findings and not judged:
+    if not findings and not evaluated:
         return f"Findings: not judged\n{unchecked}"
     if not findings:
         return f"Findings: none; the trace supports no change that gains {MIN_GAIN:.0%} of a step\n{unchecked}".strip()

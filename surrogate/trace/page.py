@@ -69,7 +69,7 @@ def _advice(profile: Profile) -> list[Table | str]:
     """Return the findings, the basis of their intervals, and the causes that were not checked."""
     findings, unchecked = find_all(profile)
     if not findings:
-        return [format_findings(findings, unchecked, judged=is_judged(profile))]
+        return [format_findings(findings, unchecked, evaluated=is_judged(profile))]
     bases = deduplicated((finding.title, finding.basis) for finding in findings)
     rows = [finding.row() for finding in findings]
     return [Table(rows, title="Gains do not add up", notes=(*bases, *filter(None, [unchecked])))]

@@ -81,11 +81,11 @@ def test_a_math_that_was_never_measured_is_in_the_headline(table: Callable[..., 
     bundle = bundle_of(table(16, gpus=("A100-SXM4-80GB",)))
     asked = Predictor(bundle, gpu="a100-sxm4-80gb")
     text = "n8c64h28w28k64r3s3p1"
-    headline = repr(asked.select(text)).splitlines()[0]
+    headline = repr(asked.select(text, math="default")).splitlines()[0]
     assert headline.endswith(", math default never measured")
-    assert repr(asked.predict(text)).splitlines()[0] == headline
-    assert "never measured" not in repr(asked.select(text, math="fma")).splitlines()[0]
-    assert asked.select(text).source == "datasheet" and asked.select(text, math="fma").source == "model"
+    assert repr(asked.predict(text, math="default")).splitlines()[0] == headline
+    assert "never measured" not in repr(asked.select(text)).splitlines()[0]  # the only measured math
+    assert asked.select(text, math="default").source == "datasheet" and asked.select(text).source == "model"
 
 
 def test_the_width_of_a_kernel_group_comes_from_rows_without_it() -> None:

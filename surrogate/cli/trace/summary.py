@@ -117,7 +117,7 @@ def _show_summary(profiled: "Profile", batch: Sequence[int], out: shared.Output)
             filled = {key for key in keys if any(row[key] for row in table)}
             columns = [key for key in keys if (key != "backward_host_us" if has_device else key in filled)]
             shared.show(table.rows, table=shared.display_table(table, columns))
-    shared.echo("", *format_findings(findings, unchecked, judged=is_judged(profiled)).split("\n"))
+    shared.echo("", *format_findings(findings, unchecked, evaluated=is_judged(profiled)).split("\n"))
 
 
 def _shortened(idle: "ResultTable", count: int) -> "ResultTable":
