@@ -94,13 +94,15 @@ class QuantisationRules(NamedTuple):
     """The quantisation of a checkpoint.
 
     The first of the ``rules`` that contains a module decides its arithmetic, except for ``unquantised`` modules.
-    ``scale_bytes`` are the additional bytes of scales per 4-bit weight, compared with ``int4_wo``.
+    ``scale_bytes`` are the additional bytes of scales per 4-bit weight, compared with ``int4_wo``. ``group`` is the
+    number of integer weights that share a scale; 0 if it is unknown, or if a whole row shares one.
     """
 
     rules: tuple[tuple[ModuleNames, str], ...] = ()
     unquantised: ModuleNames = ModuleNames()
     kv_dtype: str = ""
     scale_bytes: float = 0.0
+    group: int = 0
 
 
 NO_RULES = QuantisationRules()
@@ -270,6 +272,11 @@ def _scale_bytes(weights: Json) -> float:
     return (0 if group == -1 else each / group) - 2 / SCALE_GROUP  # −1: one scale for a whole row
 
 
+def _group(weights: Json) -> int:
+    size = weights.get("group_size")
+    return size if isinstance(size, int) and size > 1 else 0
+
+
 def _compressed_tensors(quant: Json) -> QuantisationRules:
     """Read groups of targets, each with a scheme; names and patterns come before classes of modules."""
     if "24" in str(quant.get("format")) or "24" in str(_object(quant.get("sparsity_config")).get("format")):
@@ -282,10 +289,11 @@ def _compressed_tensors(quant: Json) -> QuantisationRules:
         dtype = _arithmetic(_values(group.get("weights")), _values(group.get("input_activations")))
         rules.append((ModuleNames(_texts(group.get("targets", ["Linear"]))), dtype))
     rules.sort(key=lambda rule: rule[0].all)
-    four_bits = next((_object(group.get("weights")) for group in groups), {})
-    scale_bytes = _scale_bytes(four_bits) if any(dtype == "int4_wo" for _, dtype in rules) else 0.0
+    weights = _object(groups[0].get("weights"))
+    scale_bytes = _scale_bytes(weights) if any(dtype == "int4_wo" for _, dtype in rules) else 0.0
     unquantised = ModuleNames(_texts(quant.get("ignore")))
-    return QuantisationRules(tuple(rules), unquantised, _kv_dtype(quant.get("kv_cache_scheme")), scale_bytes)
+    kv_dtype = _kv_dtype(quant.get("kv_cache_scheme"))
+    return QuantisationRules(tuple(rules), unquantised, kv_dtype, scale_bytes, _group(weights))
 
 
 def _model_optimizer(quant: Json) -> QuantisationRules:
@@ -356,7 +364,7 @@ def _integers(quant: Json) -> QuantisationRules:
     if quant.get("lm_head") is True:
         rules.append((ModuleNames([HEAD]), rules[-1][1]))
     scale_bytes = _scale_bytes(quant) if bits == 4 else 0.0
-    return QuantisationRules(tuple(rules), ModuleNames(unquantised), scale_bytes=scale_bytes)
+    return QuantisationRules(tuple(rules), ModuleNames(unquantised), scale_bytes=scale_bytes, group=_group(quant))
 
 
 def _torchao(quant: Json) -> QuantisationRules:

@@ -233,8 +233,11 @@ class Deployment:
 
     def notes(self) -> tuple[str, ...]:
         """Return the notes for answers with this deployment."""
-        gpus = f"{self.ranks} GPUs are more than the {self.node} that NVLink joins"
-        return (f"{gpus}; sums over all of them use a network",) if self.ranks > self.node else ()
+        network = (
+            f"{self.ranks} GPUs are more than the {self.node} that NVLink joins; sums over all of them use a network"
+        )
+        stages = "pipeline stages were not compared with measured servers"
+        return (*(network,) * (self.ranks > self.node), *(stages,) * (self.pipeline_parallel > 1))
 
 
 @lru_cache(maxsize=64)

@@ -80,7 +80,7 @@ class ServerRow(TableResult):
     memory_gib
         Memory on each GPU.
     meets
-        True if the configuration fits and meets the targets.
+        True if the configuration fits and meets the targets; with targets, the cache must hold all users' requests.
     bound
         The largest part of TPOT, or "memory" if users wait for a slot in the cache.
     launch
@@ -125,6 +125,11 @@ class ServerRow(TableResult):
         """The parallelism of a replica, such as TP4 PP2."""
         degrees = {name: getattr(self, field) for name, (field, _) in PARALLELISM.items()}
         return " ".join(f"{name}{count}" for name, count in degrees.items() if count > 1 or name == "TP")
+
+    @property
+    def users_per_slot(self) -> float:
+        """Users per request that the cache holds if users wait for memory, else 1."""
+        return self.concurrency / self.running if self.fits and self.bound == "memory" else 1.0
 
     def cost(self, tokens_per_s_per_gpu: float) -> float:
         """Return the cost of a token at a rate: its price or, without a price, its GPU time."""
@@ -188,6 +193,8 @@ class Serving(TableResult):
         nearest_row = self.rows[0]
         times = zip(("TTFT", "TPOT"), (nearest_row.ttft_ms, nearest_row.tpot_ms), self.targets, strict=True)
         ratios = " and ".join(f"{name} {significant(ms)} of {maximum:g} ms" for name, ms, maximum in times if maximum)
+        if nearest_row.users_per_slot > 1:
+            ratios += f", and holds {nearest_row.running} of {nearest_row.concurrency} users"
         is_far = max(self.targets.target_ratios(nearest_row.ttft_ms, nearest_row.tpot_ms).values()) > MAX_TARGET_RATIO
         which = "both" if all(self.targets) else "the"
         texts = {"nearest": sentence_of(nearest_row), "units": "; targets are in ms" * is_far}
@@ -248,11 +255,11 @@ class Serving(TableResult):
         Parameters
         ----------
         maximum
-            Maximum number of rows. The best configuration of each GPU comes before the others.
+            Maximum number of rows. With targets, the best configuration of each GPU comes before the others.
         """
         fitting = [row for row in self.rows if row.fits]
         first = {row.gpu: row for row in reversed(fitting)}
-        rows = sorted(fitting, key=lambda row: row is not first[row.gpu]) or self.rows[:1]
+        rows = sorted(fitting, key=lambda row: any(self.targets) and row is not first[row.gpu]) or self.rows[:1]
         leading = [] if len(first) < 2 else [row for row in first.values() if row is not self.best]
         displayed = [_table_row(row, self._mark(row, row in leading)) for row in rows[:maximum]]
         further = [f"{len(rows) - maximum} further configurations: --csv or --json"] if len(rows) > maximum else []
@@ -272,6 +279,8 @@ class Serving(TableResult):
         ratios = self.targets.target_ratios(row.ttft_ms, row.tpot_ms)
         texts = {name: f"{ratio:.2f}" if ratio < 1e6 else "over 1,000,000" for name, ratio in ratios.items()}
         marks = [f"{name} {texts[name]}× its target" for name, ratio in ratios.items() if ratio > 1]
+        if row.users_per_slot > 1:
+            marks.append(f"holds {row.running} of {row.concurrency} users")
         if row is self.best:
             rivals = f"{self.others} may be as good" if self.rivals else ""
             marks = ["◀ best", "" if self._surely_meets(row) else "may miss the targets", rivals]

@@ -39,6 +39,8 @@ UNPACKING_FRAMEWORKS = ("vllm", "sglang")
 FP8_BLOCK = 128
 """Width of a block of ``fp8_block`` weights; vLLM and SGLang do not load parts of products that are no multiples of it.
 Source: their ``Fp8MoEMethod.create_weights`` and ``validate_fp8_block_shape``."""
+GROUPED_TYPES = ("int4_wo", "int8_wo")
+"""Types of weights in groups with a scale; vLLM and SGLang do not load parts of rows that are no multiples of it."""
 MAX_PLANS = 20_000
 MAX_UNMEASURED_SHARE = 0.1
 """Share of unmeasured kernels in a decode step above which an answer has a note."""
@@ -330,6 +332,7 @@ class _Search:
         rate = 1e3 * tokens_per_ms / steps.request_ms(ttft, tpot).time
         # If users wait, the running requests limit the rate; waiting users do not change the server's speed.
         low, high = (1e3 * tokens_per_ms * steps.running / steps.users / ms for ms in (request.high, request.low))
+        waits = steps.bound == "memory"
         row = ServerRow(
             gpu=device.name,
             library=library,
@@ -348,7 +351,7 @@ class _Search:
             usd_per_million_tokens=None if price is None else price / 3600 / rate * MILLION,
             memory_gib=steps.memory_bytes / 2**30,
             fits=steps.fits,
-            meets=steps.fits and self.targets.met(ttft.time, tpot.time),
+            meets=steps.fits and not (any(self.targets) and waits) and self.targets.met(ttft.time, tpot.time),
             bound=steps.bound,
         )
         load = self.load, decoder, deployment, steps.static_share
@@ -432,6 +435,7 @@ def _load_refusal(decoder: Decoder, deployment: Deployment, device: Gpu, library
     """Return the reason why a framework does not load the model in this way; None if it does.
 
     Source of the limits of TensorRT-LLM: its ``enable_attention_dp``, and "WFP4A16 MoE is unsupported on SM89".
+    Groups of integer weights limit dense products only, since vLLM's ``moe_wna16`` halves the groups of experts.
     """
     tensor, ranks = deployment.tensor_parallel, deployment.ranks
     if library == "trtllm":
@@ -440,12 +444,19 @@ def _load_refusal(decoder: Decoder, deployment: Deployment, device: Gpu, library
         return next((refusal(name) for name, holds in reasons.items() if holds), None)
     checkpoint, kinds = arithmetic_of(decoder, deployment.dtype)
     parts = max(ranks // deployment.expert_parallel, 1)
+    blocks = {"fp8_block": ("fp8 blocks", FP8_BLOCK)}
+    if group := decoder.checkpoint.quantisation.group:
+        blocks |= {dtype: (f"{dtype} groups", group) for dtype in GROUPED_TYPES}
     routed = {"experts": (decoder.expert_inter, parts), "shared.gate_up_proj": (decoder.shared_inter, tensor)}
     for layer, kind in enumerate(kinds):
         products = {"gate_up_proj": (kind.inter, tensor)} | (routed if kind.routes else {})
         for name, (width, parts) in products.items():
-            if width % (parts * FP8_BLOCK) and checkpoint.product_dtype(name, layer) == "fp8_block":
-                return refusal("blocks", name=name, width=width, parts=parts, block=FP8_BLOCK)
+            dtype = checkpoint.product_dtype(name, layer)
+            kind_of_blocks, block = blocks.get(dtype, ("", 1))
+            if width % (parts * block) and not (name == "experts" and dtype in GROUPED_TYPES):
+                product_name = name.replace("gate_up", "down") if dtype in GROUPED_TYPES else name
+                texts = {"name": product_name, "width": width, "parts": parts}
+                return refusal("blocks", **texts, blocks=kind_of_blocks, block=block)
     return None
 
 
@@ -472,17 +483,21 @@ def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:
     if not row.fits:
         return 2, row.memory_gib, row.gpus
     cost = row.usd_per_million_tokens is None, row.cost(row.tokens_per_s_per_gpu)
-    return (0, *cost) if row.meets else (1, max(targets.target_ratios(row.ttft_ms, row.tpot_ms).values()), *cost)
+    distances = [row.users_per_slot, *targets.target_ratios(row.ttft_ms, row.tpot_ms).values()]
+    return (0, *cost) if row.meets else (1, max(distances), *cost)
 
 
 def _front_first(rows: Sequence[ServerRow]) -> list[ServerRow]:
-    """Return the rows with up to `MAX_ROWS` Pareto-optimal ones (speed and cost) first, the slowest first.
+    """Return the rows with Pareto-optimal ones (speed and cost) of each GPU first, the slowest and cheapest first.
 
-    Rows with users that wait for memory are not among them. If any row has a price, rows without a price are not.
+    They are about `MAX_ROWS` of all GPUs. Rows with users that wait for memory are not among them, unless a GPU has no
+    others.
     """
-    is_priced = any(row.usd_per_million_tokens is not None for row in rows)
-    fitting = [row for row in rows if row.fits and row.bound != "memory"]
-    served = [row for row in fitting if (row.usd_per_million_tokens is not None) == is_priced]
-    front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
-    displayed_first = front[:: ceil_div(len(front), MAX_ROWS) or 1]
+    names = dict.fromkeys(row.gpu for row in rows if row.fits)
+    displayed_first: list[ServerRow] = []
+    for name in names:
+        fitting = [row for row in rows if row.fits and row.gpu == name]
+        served = [row for row in fitting if row.bound != "memory"] or fitting
+        front = pareto(served, lambda row: 1 / row.cost(row.tokens_per_s_per_gpu))
+        displayed_first += front[:: ceil_div(len(front), MAX_ROWS // len(names) or 1)]
     return [*displayed_first, *(row for row in rows if row not in displayed_first)]

@@ -115,6 +115,8 @@ def test_fp8_weights_fit_on_one_gpu_and_bf16_weights_do_not(servers: Serving) ->
     assert row.bound == "memory" and rows["fp8", 2].bound != "memory"  # one GPU has room for the weights and few users
     assert row.running < row.concurrency == rows["fp8", 2].running
     assert row.tokens_per_s_per_gpu_high <= row.running * 512 / 511 * 1e3 / row.tpot_low_ms
+    assert not any(each.meets for each in servers.rows if each.bound == "memory")
+    assert f"holds {row.running} of 16 users" in str(servers.table(len(servers.rows)))
     assert 0 < rows["fp8", 4].memory_gib < 0.7 * rows["bf16", 4].memory_gib
 
 
@@ -253,6 +255,13 @@ def test_a_folder_and_parsed_content_are_read_like_the_file(tmp_path: Path) -> N
     found = [serve(config, **options) for config in (SMALL, tmp_path, contents)]
     assert len({each.rows[0].tpot_ms for each in found}) == 1 and f"vllm serve {tmp_path} " in found[1].launch
     assert found[0].launch.startswith("vllm serve MODEL --") and "# give the model's folder" in found[0].launch
+
+
+def test_parts_of_quantised_rows_are_multiples_of_a_group() -> None:
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    contents = {**json.loads(SMALL.read_text(encoding="utf-8")), "quantization_config": awq, "intermediate_size": 5760}
+    found = serve(contents, **SHORT, libraries="vllm", concurrency=1, tensor_parallel=(1, 2))
+    assert {row.tensor_parallel for row in found.rows} == {1} and "int4_wo groups of 128" in repr(found)
 
 
 def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
