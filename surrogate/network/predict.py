@@ -16,6 +16,7 @@ from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator
 from surrogate.features.families.transfer import Transfer
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.problem import ELEMENTS
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
 from surrogate.network.operators import tf32_part, with_default_math
@@ -23,7 +24,7 @@ from surrogate.network.parallel import MEASURED_DTYPE, exchange, exchange_of, me
 from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
 from surrogate.network.training import is_recomputed, is_update, repeats
 from surrogate.prediction.kernel_times import limited_lower_us, min_kernel_us, within_peaks
-from surrogate.prediction.results import FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
+from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
 from surrogate.prediction.sources.datasheet import STEP, above_peak_note, common_share, datasheet_models
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def step_half_width(problem: NetworkProblem, answer: ProblemTime, device: Gpu) -
         return PCIE_HALF_WIDTH
     if answer.source not in SOURCES_WITHOUT_GPU_DATA:
         return None
+    if answer.source == DATASHEET and ELEMENTS[problem.dtype].weight_bytes < 1:
+        return max(answer.half_width, unmeasured_half_width())  # no GPU of the architecture has measured 4-bit products
     return answer.common_share * answer.half_width if answer.source == ROOFLINE else unmeasured_half_width()
 
 
