@@ -17,8 +17,6 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import read_toml
-from surrogate.features.kernels import uses_tensor_cores
-from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.report.tables import format_number, shortened
 from surrogate.trace import events, idle, profiling
 from surrogate.trace.events.parts import layer_type
@@ -34,7 +32,7 @@ from surrogate.trace.result import MAX_NAME_LENGTH, Row, deduplicated, short_nam
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY_ERROR
-from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels
+from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels, on_matrix_units, tf32_factors
 from surrogate.trace.whatif.primitives import OPTIMIZER, on_weights
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
@@ -43,7 +41,6 @@ MIN_GAIN = 0.01
 MIN_SAVED_SHARE = 0.5
 """Assumed minimum share of a cause's time that the change saves: no times before and after are published."""
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
-_PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _TORCH = re.compile(r"^(?:aten::|c10|torch|nn\.Module)|\bat::native|torch::autograd")
 """Matches names of operators, modules and kernels of PyTorch."""
 _FILES = re.compile(r"^(?:p?read|p?write|f?open|fread|fwrite|fgets|getline|mmap|f?sync|l?seek|io_)")
@@ -446,17 +443,10 @@ def layout_transposes(case: FinderInput) -> Draft | None:
 
 def products_in_fp32(case: FinderInput) -> Draft | None:
     """Find products outside matrix units on a GPU with TF32; the TF32 roofline gives their new time."""
-    gpu, profile, graph = case.profile.gpu, case.profile, case.graph
-    if gpu is None or not gpu.tf32_tflops:
+    if case.profile.gpu is None or not case.profile.gpu.tf32_tflops:
         return None
-    products = select(graph, kind="kernel", name=_PRODUCT) & ~_on_matrix_units(graph)
-    fp32 = np.array([*(dtype == "fp32" for dtype in profile.dtype), False])
-    tasks = products & fp32[np.where(products, graph.row, -1)]
-    rows = graph.row[tasks]
-    work = (profile.flops[rows], profile.dram_bytes[rows])
-    slow, fast = (roofline_us(*work, peak_tflops(gpu, "fp32", tensor), gpu.dram_gbs) for tensor in (False, True))
-    factor = np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
-    return Draft(tasks, scale(graph, np.flatnonzero(tasks), factor))
+    tasks, factor = tf32_factors(case.graph, case.profile)
+    return Draft(tasks, scale(case.graph, np.flatnonzero(tasks), factor))
 
 
 def whole_step_in_fp32(case: FinderInput) -> Draft | None:
@@ -475,16 +465,11 @@ def whole_step_in_fp32(case: FinderInput) -> Draft | None:
     if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or typed_us < 0.5 * all_us:
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
-    tf32 = products_us[_on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
+    tf32 = products_us[on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
     units = f"; {tf32:.0%} of the time of products and convolutions in TF32" if tf32 else ""
     fields = {"arithmetic": "TF32" if tf32 >= 0.5 else "fp32", "share": share, "units": units}
     change = "bf16" if gpu.bf16_tensor_tflops else "fp16"
     return Draft(tasks, change=change, fields=fields)
-
-
-def _on_matrix_units(graph: Graph) -> Mask:
-    """Return the tasks with a kernel name that shows matrix units."""
-    return np.array([uses_tensor_cores(name) or "tf32" in name for name in graph.names])[graph.name]
 
 
 def start_up(case: FinderInput) -> Draft | None:

@@ -13,6 +13,7 @@ from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner
 from surrogate.trace.events.parts import Layers, find_layers, iterations, steady_run, trim, without_work
+from surrogate.trace.events.phases import captured_calls, launches_of
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Activities, Floats, Ints, Trace, grouped, linked, merged
 from surrogate.trace.graph.tasks import device_lag_us
@@ -144,6 +145,12 @@ def invalid_reason(trace: Trace) -> str:
         return _TEXTS["cut"].format(source=trace.source, note=trace.notes[0])
     if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).any():
         return _TEXTS["unlinked"].format(source=trace.source, lost=lost, kernels=kernels.sum())
+    launches, is_lost = launches_of(trace)
+    first_ns, last_ns = trace.complete_ns
+    starts_ns = trace.calls.start_ns[launches]
+    kept = ~captured_calls(trace)[launches] & (starts_ns >= first_ns) & (starts_ns < last_ns)
+    if len(trace.activities) and kept.any() and is_lost[kept].mean() > 0.5:
+        return _TEXTS["lost"].format(source=trace.source)
     return ""
 
 

@@ -49,6 +49,15 @@ def test_trace_without_repetition_is_one_iteration(make_trace, read):
     assert [(iteration.label, iteration.by) for iteration in found] == [("whole trace", "whole")]
 
 
+@pytest.mark.parametrize("length, name", [(900, "forward"), (9, "Step 3")])
+def test_repeated_layers_of_one_step_are_no_iterations(length, name, read):
+    """The host launches equal layers before the device finishes them, or inside a range that is named step."""
+    rows = [["user_annotation", name, -1, 99], *(["cpu_op", "aten::mm", 10 * i, 9] for i in range(9))]
+    for i in range(9):
+        rows += [["call", "cudaLaunchKernel", 10 * i + 1, 2, i + 1], ["device", "gemm", length * i + 4, length, i + 1]]
+    assert len(iterations(read({"schemaVersion": 1, "traceEvents": built(rows)}))) == 1
+
+
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2))
 def test_period_finds_a_repeated_block_after_a_prologue(block, times, prologue):
     assert periods(np.array([*range(100, 100 + prologue), *block * times]))[0] == (prologue, len(block))

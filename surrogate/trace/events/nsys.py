@@ -71,6 +71,8 @@ class _NsysExport:
         raw.tables["ranges"].extend(chain(self.nvtx(), self.libraries()))
         raw.tables["frames"].extend(self.system_calls())
         raw.tables["calls"].extend(self.calls())
+        if not self.texts and any(self.rows(_PREFIX + "RUNTIME")):
+            raise events.refusal("not_nsys", source=raw.source, fault="the names in table StringIds are missing")
         raw.tables["syncs"].extend(self.syncs())
         raw.devices = list(self.devices())
         for thread, name in self.rows("ThreadNames"):

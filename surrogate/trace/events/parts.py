@@ -24,6 +24,8 @@ from surrogate.trace.events.tables import Activities, Ints, Iteration, Ranges, T
 
 _MIN_SHARE = 0.5
 """Minimum share of a trace's time, or of the device's work, that counted repetitions cover."""
+_STEP_NAME = re.compile(r"(?i)^(?:train(?:ing)?[ _]?)?(?:step|iter(?:ation)?)[ _#:]*\d*$")
+"""Matches the names of users' ranges around one step."""
 OUTLIER = 3.0
 """An iteration is not steady if it takes more than this multiple of the median."""
 
@@ -106,6 +108,21 @@ def _contents(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Mask, Mask]:
     return has_work, count(of_call[lost]) > 0
 
 
+def _is_in_one_step(trace: Trace, every: tuple[Iteration, ...]) -> bool:
+    """Return whether repetitions are parts of one step, such as its layers.
+
+    They are if they all begin in one range that is named step or iteration. They also are if most of the device's work
+    runs after them: then the host launched all of them before the device finished the first ones.
+    """
+    ranges, work = trace.ranges, trace.activities
+    first_ns, last_ns, end_ns = every[0].start_ns, every[-1].start_ns, every[-1].end_ns
+    is_named = trace.name_matches(ranges, _STEP_NAME.match) & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
+    if (is_named & (ranges.start_ns <= first_ns) & (last_ns < ranges.end_ns)).any():
+        return True
+    inside_ns = np.minimum(work.end_ns, end_ns) - np.maximum(work.start_ns, first_ns)
+    return bool(np.maximum(inside_ns, 0).sum() < _MIN_SHARE * (work.end_ns - work.start_ns).sum())
+
+
 @lru_cache(maxsize=1)
 def _all_iterations(trace: Trace) -> tuple[Iteration, ...]:
     """Return the iterations, with those that hold no work or lack activities."""
@@ -123,7 +140,8 @@ def _all_iterations(trace: Trace) -> tuple[Iteration, ...]:
     for bounds in repetitions(trace):
         every = _between(bounds, "repetition")
         # A loop that covers a small part of the time and of the work is a loop inside an iteration.
-        if max(_shares(trace, steady_run(_complete(trace, every))[0])) >= _MIN_SHARE:
+        is_large = max(_shares(trace, steady_run(_complete(trace, every))[0])) >= _MIN_SHARE
+        if is_large and not _is_in_one_step(trace, every):
             return every
     return (Iteration(0, "whole trace", first, last + 1, "whole"),)
 

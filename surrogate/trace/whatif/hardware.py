@@ -13,6 +13,7 @@ from surrogate.features.errors import InputError
 from surrogate.features.families import NetworkProblem, family_of
 from surrogate.features.gpu import Gpu
 from surrogate.features.kernels import identify_call, kernel_family, uses_tensor_cores
+from surrogate.features.roofline import peak_tflops, roofline_us
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.network.memory import usable_bytes
 from surrogate.prediction.results import FALLBACK_SOURCES
@@ -23,7 +24,7 @@ from surrogate.trace.events.parts import OTHER
 from surrogate.trace.events.tables import Floats, Ints, Trace, linked
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, WORK, Graph, Mask
 from surrogate.trace.iteration.times import RATES, DeviceTimes, pageable_copies, predicted_times
-from surrogate.trace.profiling import PREPARING
+from surrogate.trace.profiling import PREPARING, Profile
 from surrogate.trace.whatif.primitives import launches_of, on_weights, remove, scale, select
 from surrogate.trace.whatif.setting import EVIDENCE, Change, WhatIfSetting, WhatIfValue, refusal, rule, sentence
 
@@ -36,6 +37,7 @@ OTHER_SPEEDUP = 2.0
 MAX_BATCHES = 64.0
 """Maximum batch that `batch` answers, over the traced batch: a larger one runs other kernels than the trace shows."""
 _MATRIX_NAME = r"gemm|conv|wgrad|dgrad|fprop|winograd"
+_PRODUCT = r"(?i)^(?!.*(?:fprop|wgrad|dgrad|conv)).*gemm"
 _OTHER_TYPE = re.compile(r"(?i)double|half|(?:b|fp?|float)(?:16|64)|[hdcz]gemm|[hd]884|<(?:long|int|bool)>")
 _FP32 = re.compile(r"(?i)float|fp?32|sgemm|scudnn")
 """dtypes in kernel names. The first pattern decides, because many half-precision kernels accumulate in ``float``."""
@@ -48,8 +50,9 @@ def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
 
     Kernels in half or double precision do not change, and neither does work on weights, gradients and optimizer states,
     which autocast keeps in fp32. Autocast launches casts. The upper end of the interval has one cast per changed
-    kernel, which doubles the time of the kernel's launch. Raises `InputError` if no kernel is known to be fp32, or if
-    the GPU computes no faster in half precision than in fp32.
+    kernel, which doubles the time of the kernel's launch. At the lower end, products outside matrix units are
+    as fast as by the peaks of TF32, if the GPU has it. Raises `InputError` if no kernel is known to be fp32, or if the
+    GPU computes no faster in half precision than in fp32.
     """
     gpu = setting.profile.gpu
     if gpu and not has_fast_half(gpu):
@@ -57,14 +60,39 @@ def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     on_tensor_cores = np.array([uses_tensor_cores(name) for name in graph.names])[graph.name]
     matrix = select(graph, kind="kernel", name="sgemm|wgrad") & ~on_tensor_cores
     changed = _fp32_kernels(graph, setting)
-    faster = scale(graph, changed, np.where(matrix, 1 / MATRIX_SPEEDUP, 1 / OTHER_SPEEDUP))
-    assumes = sentence("amp", matrix=MATRIX_SPEEDUP, other=OTHER_SPEEDUP)
-    return Change(faster, high=scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
+    factor = np.where(matrix, 1 / MATRIX_SPEEDUP, 1 / OTHER_SPEEDUP)
+    faster = scale(graph, changed, factor)
+    assumes, low = sentence("amp", matrix=MATRIX_SPEEDUP, other=OTHER_SPEEDUP), None
+    if gpu and gpu.tf32_tflops:
+        products, tf32 = tf32_factors(graph, setting.profile)
+        if (tf32 < factor[products]).any():
+            factor[products] = np.minimum(factor[products], tf32)
+            low = scale(graph, changed, factor)
+            assumes += "; at the lower end, products outside tensor cores are as fast as by the peaks of TF32"
+    return Change(faster, low, scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
 
 
 def has_fast_half(gpu: Gpu) -> bool:
     """Return whether the GPU computes faster in half precision than in fp32, by its datasheet's peaks."""
     return max(gpu.fp16_tensor_tflops, gpu.fp16_tflops) > gpu.fp32_tflops
+
+
+def on_matrix_units(graph: Graph) -> Mask:
+    """Return the tasks with a kernel name that shows matrix units."""
+    return np.array([uses_tensor_cores(name) or "tf32" in name for name in graph.names])[graph.name]
+
+
+def tf32_factors(graph: Graph, profile: Profile) -> tuple[Mask, Floats]:
+    """Return the fp32 products outside matrix units, and the ratio of each one's roofline in TF32 to its own."""
+    assert profile.gpu is not None
+    products = select(graph, kind="kernel", name=_PRODUCT) & ~on_matrix_units(graph)
+    fp32 = np.array([*(dtype == "fp32" for dtype in profile.dtype), False])
+    tasks = products & fp32[np.where(products, graph.row, -1)]
+    rows = graph.row[tasks]
+    work = (profile.flops[rows], profile.dram_bytes[rows])
+    peaks = (peak_tflops(profile.gpu, "fp32", tensor) for tensor in (False, True))
+    slow, fast = (roofline_us(*work, peak, profile.gpu.dram_gbs) for peak in peaks)
+    return tasks, np.nan_to_num(np.minimum(fast / slow, 1.0), nan=1.0)
 
 
 def _fp32_kernels(graph: Graph, setting: WhatIfSetting) -> Mask:
@@ -184,15 +212,25 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
     return Change(changed, *ends, notes=tuple(notes), assumes=f"{target.name}; {sentence('host')}", other_host=True)
 
 
-def _memory_note(trace: Trace, target: Gpu) -> str:
-    """Return a note on whether the program's maximum of allocated memory fits the target, if both are known."""
-    total = trace.allocations.total[trace.allocations.device >= 0]
+def _memory_note(trace: Trace, target: Gpu, ratio: float = 1.0) -> str:
+    """Return a note on whether the program's maximum of allocated memory fits the target, if both are known.
+
+    If the batch grows by ``ratio``, all of the memory grows, or only the part above the minimum of the recording.
+    """
+    total = trace.allocations.total[(trace.allocations.device >= 0) & (trace.allocations.total > 0)]
     usable = usable_bytes(target)
-    if total.max(initial=-1) <= 0 or not usable:
+    if not total.size or not usable:
         return sentence("memory_unchecked")
-    fits = "it fits" if total.max() <= usable else "it does not fit"
-    allocated, available = (format_number(count / 2**30, 3) for count in (total.max(), usable))
-    return f"{allocated} GiB were allocated, and {target.name} has {available}: {fits}"
+    peak = int(total.max())
+    low, high = peak + (ratio - 1) * (peak - int(total.min())), ratio * peak
+    if low <= usable < high:
+        return sentence("memory_unchecked")
+    end, verb = (low, "it does not fit") if low > usable else (high, "it fits")
+    allocated, available = (format_number(count / 2**30, 3) for count in (end, usable))
+    if ratio > 1:
+        words = "will not fit" if low > usable else "will fit"
+        return f"about {allocated} GiB would be allocated, and {target.name} has {available}: it {words}"
+    return f"{allocated} GiB were allocated, and {target.name} has {available}: {verb}"
 
 
 MAX_UNKNOWN_BATCH_SHARE = 0.1
@@ -253,7 +291,7 @@ def batch(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
         scale(scale(graph, loading, loading_ratio), rows, factor * times.factor_90**side)
         for side, loading_ratio in ((-1, min(ratio, 1.0)), (0, ratio), (1, max(ratio, 1.0)))
     )
-    notes = [sentence("memory_unchecked")] if ratio > 1 else []
+    notes = [_memory_note(trace, setting.own_gpu, ratio)] if ratio > 1 else []
     if share >= 0.005:
         notes.append(f"{share:.1%} of the device time has an unknown batch; it follows kernels of its name")
     assumes = sentence("loading") if loading.any() else ""

@@ -112,6 +112,7 @@ def test_batch_scales_each_kernel_by_its_own_model(refused, real):
     assert figures["bound_after"] == "host" and any("profiler's cost" in note for note in figures["notes"])
     with refused("nothing changes"):
         what_if("batch=512")(graph, setting_of(profiled))
+    assert "it will not fit" in what_if("batch=2048")(graph, setting_of(profiled)).notes[0]  # 36.6 GiB at 512
 
 
 def test_iteration_times_agree_with_what_ifs(resnet):
