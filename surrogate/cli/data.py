@@ -46,6 +46,8 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
       seer data check a.parquet b.parquet --json
     """
     from surrogate.cli.datasets import print_warnings
+    from surrogate.dataset.problem_list import unread_note
+    from surrogate.dataset.problems import families_of
     from surrogate.dataset.store import check_table
     from surrogate.dataset.tables import read_table
 
@@ -56,6 +58,10 @@ def check(paths: tuple[Path, ...], form: Form, kernel: "Kernel | None") -> None:
         records += [{"file": str(path), **asdict(v), "row": row_number(path, v.row)} for v in violations]
         if not violations:
             print_warnings(path, data)
+            families = families_of(data.frame)
+            if data.description is None and len(families) == 1:
+                notes = filter(None, [unread_note((*map(str, frame),), families[0])])
+                echo(*(f"warning: {path}: {note}" for note in notes), err=True)
             if not form:
                 echo(f"{path}: {len(frame)} rows, no violations")
     if form == "csv":

@@ -1,6 +1,8 @@
 """``seer export``: write the picks of many problems for other programs."""
 
+import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from surrogate.prediction.predictor import Predictor
 
 FUNCTIONS = ("python", "triton")
+MAX_LISTED = 3
+"""Maximum number of problems that a line about a reason lists."""
 
 
 @click.command()
@@ -42,7 +46,7 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     these problems and on held-out shapes.
 
     A row is a text, an operator with its sizes, or only sizes (m,n,k or n,c,h,k,r). Settings in the row override the
-    options. A file holds one family. The command names each problem without a pick on standard error, and then exits
+    options. A file holds one family. The command lists problems without a pick on standard error, by reason, and exits
     with status 1.
 
     Examples:
@@ -71,8 +75,10 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     picks = picks_for(predictor, kept, limits, library_version=version, name=name)
     for caveat in picks.caveats if len(picks.caveats) > 1 else ():
         shared.echo(f"seer export: {caveat}", err=True)
-    for problem, reason in [*left_out.items(), *picks.left_out.items()]:
-        shared.echo(f"seer export: left out {problem}: {reason}", err=True)
+    where = {each.problem: each.where for each in reversed(listed)}
+    further = {f"{where[problem]}: {problem}": reason for problem, reason in picks.left_out.items()}
+    for line in _grouped({**left_out, **further}):
+        shared.echo(f"seer export: left out {line}", err=True)
     if not picks.feasible:
         shared.echo(f"seer export: none of {len(picks.left_out)} problems has a pick; nothing is written", err=True)
         sys.exit(1)
@@ -84,6 +90,17 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     write_text(output, text)
     shared.print_written(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
     sys.exit(1 if left_out or picks.left_out else 0)
+
+
+def _grouped(reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield one line for each reason: its problems, or their count and the first. Numbers do not tell reasons apart."""
+    groups: dict[str, list[str]] = {}
+    for problem, reason in reasons.items():
+        groups.setdefault(re.sub(r"[0-9.]+( [KMG]iB)?", "", reason), []).append(problem)
+    for problems in groups.values():
+        count = len(problems) - MAX_LISTED
+        further = f" and {count:,} more" if count > 0 else ""
+        yield f"{', '.join(problems[:MAX_LISTED])}{further}: {reasons[problems[0]]}"
 
 
 def _summary(output: Path, picks: "Picks", left_out: int, size: str) -> str:

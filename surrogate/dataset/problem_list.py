@@ -16,17 +16,18 @@ problem as on the command line (``n32c256h14w14k256r3s3p1u1``, flags, ``gemm:m64
 import csv
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surrogate.dataset.columns import LAYOUT_ALIASES
+from surrogate.dataset.columns import COLUMNS, LAYOUT_ALIASES
 from surrogate.features import families
-from surrogate.features.conv import EXAMPLE
+from surrogate.features.conv import EXAMPLE, LETTERS
 from surrogate.features.elementwise import checked_int
 from surrogate.features.errors import InputError, RowError, first_bytes, nearest, read_bounded, require_regular
 from surrogate.features.families import FAMILIES, AnyProblem, DescribedProblem, Family, family_of, parse_problem
@@ -52,6 +53,37 @@ _HEADER = re.compile(r"\s*[A-Za-z_]+\s*[,;\t]")
 _NUMBERS_ONLY = re.compile(r"[\d\s,;.+-]+(#.*)?")
 _TEXT_COLUMNS = ("problem", "networks", "name", *FAMILY_COLUMNS, "heuristic_algorithm", "algorithm")
 _SIZES = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.size_names))
+_COMMON = {"pad": "pad_h", "padding": "pad_h", "stride": "stride_h", "dilation": "dilation_h", "batch_size": "batch"}
+"""Usual name of a size → its column. A width has the value of its height by default."""
+_DECLARED = {column.name for column in COLUMNS} | {*GPU_AND_LIBRARY, *_TEXT_COLUMNS, *SETTINGS}
+
+
+@lru_cache(256)
+def aliased(names: tuple[str, ...], family: Family[Any]) -> dict[str, str]:
+    """Return size → the column that gives it under another name: a letter of problems' texts, or a usual name."""
+    if "problem" in names or FAMILIES.get(family.name) is not family:
+        return {}
+    letters = {**_COMMON, **(LETTERS if family is _DEFAULT else {})}
+    for kind in family.kinds.values() if isinstance(family.kinds, Mapping) else ():
+        letters |= getattr(kind, "ALSO_READ", {}) | getattr(kind, "LETTERS", {})
+    pairs = [(size, alias) for alias, size in letters.items() if alias in names and alias not in family.size_names]
+    return {size: alias for size, alias in pairs if size in family.size_names and size not in names}
+
+
+@lru_cache(256)
+def unread_note(names: tuple[str, ...], family: Family[Any]) -> str:
+    """Return a note on the columns of a table of problems that are not read, or an empty text."""
+    aliases = aliased(names, family)
+    read_columns = (*family.size_names, *family.setting_names)
+    unread = [name for name in names if name not in {*_DECLARED, *aliases.values()} and "Unnamed: " not in name]
+    paddings = {size: alias for size, alias in aliases.items() if alias in "pq" and size in ("pad_h", "pad_w")}
+    notes = [f"column {alias} is read as {size}, not as an output size" for size, alias in paddings.items()]
+    if unread:
+        hint = next(filter(None, (nearest(name, read_columns, count=1) for name in unread)), "")
+        verb = "columns {} are" if len(unread) > 1 else "column {} is"
+        listed = f"the columns of {family.name} are {', '.join(read_columns)}{hint}"
+        notes.append(f"{verb.format(', '.join(unread))} not read; {listed}")
+    return "; ".join(notes)
 
 
 def family_of_columns(names: Iterable[str], where: str) -> Family:
@@ -174,6 +206,7 @@ class ListDefaults:
             family = self._family(row, operator)
             if family is None:
                 return None
+            row = {**row, **{size: row[alias] for size, alias in aliased((*row,), family).items()}}
             sizes = {name: _number(row[name]) for name in family.size_names if name in row}
             kind = {"operator": operator} if operator in family.kinds else {}
             problem = family.problem(sizes, {**unstated_settings(family, stated, self.settings), **stated, **kind})
@@ -195,7 +228,8 @@ class ListDefaults:
             return None
         else:
             family = _DEFAULT if operator else family_of_columns(row, "the row")
-        if missing := [name for name in required(family) if name not in row]:
+        present = {*row, *aliased((*row,), family)}
+        if missing := [name for name in required(family) if name not in present]:
             raise InputError(f"{', '.join(missing)} missing; a problem needs {', '.join(required(family))}")
         return family
 
@@ -244,7 +278,7 @@ def _listed(path: Path, defaults: ListDefaults) -> Iterator[ListedProblem]:
 
         frame = read_table(path)[0]
         defaults.check_header(frame.columns, str(path))
-        columns = [name for name in (*defaults.sizes, *defaults.texts) if name in frame]
+        columns = [name for name in frame if isinstance(name, str)]
         values = enumerate(frame[columns].itertuples(index=False, name=None), 1)
         rows = ((f"row {number}", dict(zip(columns, row, strict=True))) for number, row in values)
         yield from _from_rows(rows, path, defaults)
@@ -318,8 +352,13 @@ def _from_rows(
 ) -> Iterator[ListedProblem]:
     """Yield the problem of each row (where, column → value). None and NaN count as absent."""
     texts = defaults.texts
+    columns_of: dict[Family[Any], dict[str, object]] = {}
     for where, row in rows:
-        given = {name: value for name, value in row.items() if value is not None and value == value}
+        given = {
+            name: value
+            for name, value in row.items()
+            if value is not None and (isinstance(value, np.ndarray) or value == value)
+        }
         text = {name: str(given[name]) for name in texts if name in given}
         operator = next((text[name] for name in FAMILY_COLUMNS if text.get(name)), "")
         if defaults.gpu and canonical(text.get("gpu", defaults.gpu)) != defaults.gpu:
@@ -330,6 +369,8 @@ def _from_rows(
             problem = defaults.problem(given, {name: stated_setting(name, text[name]) for name in names}, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
+        if problem is not None and defaults.described_family is None:
+            columns_of.setdefault(family_of(problem), {}).update(row)
         yield ListedProblem(
             problem=problem,
             where=where,
@@ -340,6 +381,9 @@ def _from_rows(
             algorithm=text.get("algorithm"),
             states_math="math" in text,
         )
+    for family, columns in columns_of.items():
+        if note := unread_note((*columns,), family):
+            warnings.warn(f"{path}: {note}", stacklevel=4)
 
 
 def _number(value: object) -> object:
@@ -425,6 +469,7 @@ def expand_problems(
     import pandas as pd
 
     stated = [frame[name].astype(object) for name in FAMILY_COLUMNS if name in frame]
+    families: list[Family] = []
     if stated:
         number, values = pd.factorize(reduce(pd.Series.combine_first, stated), use_na_sentinel=False)
         families = [_family_by_name(value, described_family) for value in values]
@@ -442,7 +487,11 @@ def expand_problems(
     if "problem" in frame and not complete:
         return _with_problems(frame, described_family, where, settings)
     if not stated and described_family is None:
-        return frame.assign(family=family_of_columns(map(str, frame), where).name)
+        expanded = frame.assign(family=family_of_columns(map(str, frame), where).name)
+        families = [FAMILIES[name] for name in expanded["family"].head(1)]
+    if len(families) == 1:
+        aliases = aliased((*map(str, frame),), families[0])
+        return expanded.assign(**{size: expanded[alias] for size, alias in aliases.items()})
     return expanded
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from surrogate.features import Configuration, InputError, read_toml
+from surrogate.features import Configuration, Conv, InputError, read_toml
 from surrogate.features.families import AnyProblem, DescribedProblem, family_of
 from surrogate.prediction.sources.source import LibraryCandidate
 from surrogate.report.tables import Table, TableResult, binary_size, interval_us
@@ -262,7 +262,11 @@ class Selection(TableResult):
 
     def caveats(self) -> list[str]:
         """Return the notes, and why the pick is outside the training data."""
-        return [*self.notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
+        # A candidate without measurements may still be faster; limits and the library's rules exclude for good.
+        unmeasured = not self.excluded or NOTES["never_measured"] in by_reason(self.excluded)
+        is_single = isinstance(self.problem, Conv) and len(self.estimates) == 1 and unmeasured
+        notes = [*self.notes, *[NOTES["single_candidate"]] * is_single]
+        return [*notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 
 
 def stated(value: int | bool | None) -> int | bool | str:

@@ -1,5 +1,6 @@
 """Predict the rows of tables, in chunks of bounded memory. Consecutive rows of the same problem are computed once."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems, stated_setting
+from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems, stated_setting, unread_note
 from surrogate.dataset.tables import read_table
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features import InputError, RowError, canonical, check_choice, checked_int
@@ -134,8 +135,11 @@ def table_problems(resolver: Resolver, table: object, defaults: Defaults) -> lis
 
 def _groups(resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, described: Family | None) -> Iterator[Group]:
     """Yield the rows of each family and setting; ``described`` is the described kernel of a bundle."""
+    names = (*frame.columns,)
     frame = expand_problems(frame, described, "the table", defaults.settings)
     families = _families(frame, described)
+    if len(families) == 1 and described is None and (note := unread_note(names, families[0][0])):
+        warnings.warn(note, stacklevel=4)
     setting_names = {name for family, _ in families for name in family.setting_names}
     if unknown := [name for name in defaults.settings if name not in setting_names]:
         kinds = ", ".join(family.name for family, _ in families)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surrogate.collect.plan_source import file_problems
-from surrogate.dataset.problem_list import read_list
+from surrogate.dataset.problem_list import expand_problems, read_list
 from surrogate.features.conv import Conv
 from surrogate.features.description import Description
 from surrogate.features.errors import InputError
@@ -55,8 +55,18 @@ def test_parquet_is_recognised_by_its_content(tmp_path: Path) -> None:
     row = {"n": 1, "c": 3, "h": 224, "w": 224, "k": 64, "r": 7, "s": 7, "algorithm": "GEMM", "extra": 1.5}
     frame = pd.DataFrame([row, row | {"algorithm": "FFT"}, row | {"n": 8}])
     frame.to_parquet(tmp_path / "list")
-    assert [listed.problem for listed in read_list(tmp_path / "list")] == [FIRST, FIRST, FIRST.with_batch(8)]
-    assert [listed.algorithm for listed in read_list(tmp_path / "list")] == ["GEMM", "FFT", "GEMM"]
+    with pytest.warns(UserWarning, match="column extra is not read"):
+        listed = read_list(tmp_path / "list")
+    assert [each.problem for each in listed] == [FIRST, FIRST, FIRST.with_batch(8)]
+    assert [each.algorithm for each in listed] == ["GEMM", "FFT", "GEMM"]
+
+
+@pytest.mark.parametrize("header", ["n,c,h,k,r,pad_h,u,v", "n,c,h,k,r,padding,stride,v"])
+def test_letters_and_usual_names_are_columns_of_sizes(tmp_path: Path, header: str) -> None:
+    (row,) = read_list(_write(tmp_path, f"{header}\n32,256,14,256,3,1,2,2\n"))
+    assert str(row.problem) == "n32c256h14w14k256r3s3p1u2"
+    frame = expand_problems(pd.read_csv(tmp_path / "list"), None, "the table", {})
+    assert (frame[["pad_h", "stride_h"]] == [1, 2]).all(axis=None)
 
 
 def test_problems_of_other_families_are_read(tmp_path: Path) -> None:
