@@ -369,7 +369,7 @@ def _from_rows(
             problem = defaults.problem(given, {name: stated_setting(name, text[name]) for name in names}, operator)
         except InputError as error:
             raise InputError(f"{path}: {where}: {error}") from None
-        if problem is not None and defaults.described_family is None:
+        if problem is not None and defaults.described_family is None and "time_us" not in row:
             columns_of.setdefault(family_of(problem), {}).update(row)
         yield ListedProblem(
             problem=problem,

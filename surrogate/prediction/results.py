@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from surrogate.features import Configuration, Conv, InputError, read_toml
-from surrogate.features.families import AnyProblem, DescribedProblem, family_of
+from surrogate.features import Configuration, InputError, read_toml
+from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedProblem, family_of
 from surrogate.prediction.sources.source import LibraryCandidate
 from surrogate.report.tables import Table, TableResult, binary_size, interval_us
 from surrogate.uncertainty.intervals import probability_best
@@ -264,7 +264,7 @@ class Selection(TableResult):
         """Return the notes, and why the pick is outside the training data."""
         # A candidate without measurements may still be faster; limits and the library's rules exclude for good.
         unmeasured = not self.excluded or NOTES["never_measured"] in by_reason(self.excluded)
-        is_single = isinstance(self.problem, Conv) and len(self.estimates) == 1 and unmeasured
+        is_single = family_of(self.problem).name == DEFAULT_FAMILY and len(self.estimates) == 1 and unmeasured
         notes = [*self.notes, *[NOTES["single_candidate"]] * is_single]
         return [*notes, *([f"outside the training data: {self.reason}"] if self.reason else [])]
 

@@ -138,7 +138,8 @@ def _groups(resolver: Resolver, frame: pd.DataFrame, defaults: Defaults, describ
     names = (*frame.columns,)
     frame = expand_problems(frame, described, "the table", defaults.settings)
     families = _families(frame, described)
-    if len(families) == 1 and described is None and (note := unread_note(names, families[0][0])):
+    is_of_problems = described is None and "time_us" not in names  # measurements may have any columns
+    if is_of_problems and len(families) == 1 and (note := unread_note(names, families[0][0])):
         warnings.warn(note, stacklevel=4)
     setting_names = {name for family, _ in families for name in family.setting_names}
     if unknown := [name for name in defaults.settings if name not in setting_names]:

@@ -73,6 +73,7 @@ def test_an_invalid_table_is_refused(seer, trained, tmp_path, change, words, mes
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.filterwarnings("default:columns small")
 def test_reading_a_table_in_parts_gives_the_same_result(seer, trained, tmp_path, table, monkeypatch) -> None:
     """Rows, types, other columns and metadata do not depend on the size of the parts."""
     columns = pa.table(
