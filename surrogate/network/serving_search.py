@@ -453,7 +453,7 @@ def _load_refusal(decoder: Decoder, deployment: Deployment, device: Gpu, library
         for name, (width, parts) in products.items():
             dtype = checkpoint.product_dtype(name, layer)
             kind_of_blocks, block = blocks.get(dtype, ("", 1))
-            if width % (parts * block) and not (name == "experts" and dtype in GROUPED_TYPES):
+            if block > 1 and width % (parts * block) and not (name == "experts" and dtype in GROUPED_TYPES):
                 product_name = name.replace("gate_up", "down") if dtype in GROUPED_TYPES else name
                 texts = {"name": product_name, "width": width, "parts": parts}
                 return refusal("blocks", **texts, blocks=kind_of_blocks, block=block)
