@@ -14,14 +14,15 @@ def bundle(trained, tmp_path):
     return Path(shutil.copytree(trained, tmp_path / "bundle"))
 
 
-def test_predict_keeps_rows_columns_and_order_and_adds_five(seer, bundle, table, tmp_path):
+@pytest.mark.filterwarnings("ignore:column note is not read")
+def test_predict_keeps_rows_columns_and_order_and_adds_others(seer, bundle, table, tmp_path):
     problems = table.drop(columns=["status", "time_us"]).sample(frac=1, random_state=0)
     problems["note"] = np.arange(len(problems))
     problems.to_parquet(tmp_path / "p.parquet")
     result = seer("predict", "--bundle", bundle, "--data", tmp_path / "p.parquet", "-o", tmp_path / "q.parquet")
     assert result.code == 0, result.err
     out = pd.read_parquet(tmp_path / "q.parquet")
-    added = ["predicted_us", "lower_us", "upper_us", "in_domain", "supported"]
+    added = ["predicted_us", "lower_us", "upper_us", "in_domain", "supported", "source"]
     assert list(out.columns) == [*problems.columns, *added]
     assert (out["note"].to_numpy() == problems["note"].to_numpy()).all()
     assert ((out.lower_us < out.predicted_us) & (out.predicted_us < out.upper_us)).all()
