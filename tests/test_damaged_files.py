@@ -199,6 +199,7 @@ def test_every_format_has_a_sample() -> None:
     assert [name for name in FORMATS if f"import {name}" not in sampled] == []
 
 
+@pytest.mark.filterwarnings("ignore:.* not read; the columns of:UserWarning")
 @pytest.mark.parametrize("count", DAMAGED_FILES)
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_a_good_file_is_read_and_a_damaged_one_is_read_or_refused(reader: Reader, count: int, tmp_path: Path) -> None:
