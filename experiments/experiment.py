@@ -15,7 +15,7 @@ import click
 import numpy as np
 import pandas as pd
 
-from experiments.sources import DEFAULT_FOLDER, FILES, Sources
+from experiments.sources import DEFAULT_FOLDER, FILES, HOME, Sources
 from surrogate import Dataset, InputError
 from surrogate.dataset.files import write_text
 from surrogate.dataset.problems import shape_names
@@ -79,10 +79,6 @@ def seeded(cls: type[TimeModel], seed: int) -> TimeModel:
     """Return an unfitted model of a class with its stored settings, and with the seed if it accepts one."""
     model = cls()
     return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
-
-
-HOME = Path(__file__).resolve().parent
-"""Folder of tables/ and figures/."""
 
 
 @dataclass(frozen=True)

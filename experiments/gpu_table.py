@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.experiment import HOME
-from experiments.sources import own_settings
-from experiments.widths import HOLDOUT_SHAPES, LEFT_OUT
+from experiments.sources import HOME, own_settings
 from surrogate.features.gpu import Gpu, gpu, gpus
 from surrogate.prediction.shipped import bundles_by_family
 
@@ -22,6 +20,12 @@ FAMILIES = {"conv": "convolutions", "gemm": "matrix products", "attention": "att
 """Family → its column heading. `seer gpus` lists the other families."""
 PASSES: dict[str, str] = own_settings(__file__)
 """Prefix of the name of a set of whole passes → its label in the table."""
+HOLDOUT_SHAPES, LEFT_OUT = "shapes held out", "GPU left out"
+"""Parts of the table that `experiments.widths` wrote."""
+GOAL = (0.85, 0.95)
+"""Range of a coverage that is near 90 %."""
+MIN_SHAPES = 10
+"""Minimum shapes of a cell that counts. Smaller cells are listed only."""
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
 
 
@@ -130,6 +134,20 @@ def _range(values: Iterable[float], form: str) -> str:
     ordered = sorted(values)
     low, high = format(ordered[0], form), format(ordered[-1], form)
     return low if low == high else f"{low}–{high}"
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return for each part the numbers of cells inside the goal, above and below it, the median width, the minimum."""
+    cells = table[table["shapes"] >= MIN_SHAPES]
+    cells = cells.assign(below=cells["coverage"] < GOAL[0], above=cells["coverage"] > GOAL[1])
+    parts = cells.groupby("part", sort=False).agg(
+        cells=("coverage", "size"),
+        below=("below", "sum"),
+        above=("above", "sum"),
+        width=("claimed_factor", "median"),
+        lowest=("coverage", "min"),
+    )
+    return parts.assign(inside=parts["cells"] - parts["below"] - parts["above"]).reset_index()
 
 
 HEAD = ("GPU", *FAMILIES.values(), "whole passes")

@@ -17,8 +17,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from experiments import gpu_table
-from experiments.experiment import HOME
-from experiments.widths import summary
+from experiments.sources import HOME
 from surrogate.features.errors import InputError
 
 TEMPLATES = HOME / "templates"
@@ -196,7 +195,7 @@ def page(name: str, tables: Tables | None = None) -> str:
         environment.globals[function.__name__] = function
     environment.globals |= {
         "ALL": "part == 'all' and frameworks == 'all' and ",
-        "widths": summary(tables.rows("widths")),
+        "widths": gpu_table.summary(tables.rows("widths")),
         "published": tables.rows("published").set_index("name")["figure"].to_dict(),
         "gpus": lambda rows: markdown(gpu_table.HEAD, rows()),
         "gpu_table": gpu_table,

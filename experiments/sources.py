@@ -21,7 +21,9 @@ def own_settings(script: str) -> dict[str, Any]:
     return tomllib.loads(Path(script).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-DEFAULT_FOLDER = Path(__file__).resolve().parent / "data"
+HOME = Path(__file__).resolve().parent
+"""Folder of tables/, figures/ and README.md."""
+DEFAULT_FOLDER = HOME / "data"
 """Folder of the public measurements that are part of the repository; ``data/README.md`` describes them."""
 
 _NAMES = own_settings(__file__)

@@ -6,15 +6,14 @@ interval of a sum is judged apart, on measured passes of networks, in the table 
 
 import pandas as pd
 
-from experiments.experiment import HOME, Effort, ExperimentResult, columns_first, program
-from experiments.sources import Sources
+from experiments.experiment import Effort, ExperimentResult, columns_first, program
+from experiments.gpu_table import HOLDOUT_SHAPES, LEFT_OUT, MIN_SHAPES
+from experiments.sources import HOME, Sources
 from surrogate.prediction.shipped import shipped
 from surrogate.report.charts import dots
 
-HOLDOUT_SHAPES, LEFT_OUT, SUMS = "shapes held out", "GPU left out", "sums"
-GOAL = (0.85, 0.95)
-MIN_SHAPES = 10
-"""Minimum shapes of a cell that counts. Smaller cells are listed only."""
+SUMS = "sums"
+"""Part of the table with the passes of whole networks."""
 
 
 def run(sources: Sources, effort: Effort) -> ExperimentResult:
@@ -45,20 +44,6 @@ def _sums() -> list[dict[str, object]]:
     names = ["bundle", "family", "part", "gpu", "dtype", "rows", "shapes", "interval_factor", "coverage"]
     cells = passes.rename(columns={"claimed_factor": "interval_factor"}).reindex(columns=names)
     return [{str(name): value for name, value in cell.items()} for cell in cells.to_dict("records")]
-
-
-def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return for each part the numbers of cells inside the goal, above and below it, the median width, the minimum."""
-    cells = table[table["shapes"] >= MIN_SHAPES]
-    cells = cells.assign(below=cells["coverage"] < GOAL[0], above=cells["coverage"] > GOAL[1])
-    parts = cells.groupby("part", sort=False).agg(
-        cells=("coverage", "size"),
-        below=("below", "sum"),
-        above=("above", "sum"),
-        width=("claimed_factor", "median"),
-        lowest=("coverage", "min"),
-    )
-    return parts.assign(inside=parts["cells"] - parts["below"] - parts["above"]).reset_index()
 
 
 EXPERIMENT = program(run)
