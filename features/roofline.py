@@ -90,14 +90,15 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
 
     - fp64, fp32: the vector rates.
     - fp16: the packed rate, but at least fp32's: GPUs without a faster rate convert to fp32.
-    - bf16, int8, quantised types: fp32's rate.
+    - int8: from compute capability 6.1 on, four multiply-adds on each lane for integers (`__dp4a`); else fp32's rate.
+      An SM of 7.0 or later has 64 such lanes.
+    - bf16, quantised types: fp32's rate.
 
     With tensor cores:
 
     - fp16, bf16: their tensor peaks.
     - fp32: TF32's peak, or else AMD's fp32 matrix peak.
-    - int8: the smaller of fp16's peak and its own. The fitted models count in fp16's; cuBLAS's
-      measured products in int8 reach a fifth of a T4's own int8 peak.
+    - int8: its peak. The base of fitted times is fp16's (`Gemm.peak_tflops`).
     - fp64: the vector rate.
     - Quantised types: the peak of their `Element.unit`. If the GPU lacks the unit, kernels unpack to bf16 (before
       Ampere to fp16).
@@ -105,13 +106,15 @@ def peak_flops_table(gpu: Gpu) -> dict[tuple[str, bool], float]:
     If a unit is missing, the value without tensor cores is used, so a tensor peak is never below it.
     """
     fp32 = gpu.fp32_tflops
-    vector = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": fp32}
+    lanes = 1 if gpu.compute_capability < 7.0 else 64 / gpu.cores_per_sm
+    int8 = fp32 * (4 * lanes if gpu.compute_capability >= 6.1 else 1)
+    vector = {"fp64": gpu.fp64_tflops, "fp32": fp32, "fp16": max(gpu.fp16_tflops, fp32), "bf16": fp32, "int8": int8}
     tensor = {
         "fp64": 0.0,
         "fp32": gpu.tf32_tflops or gpu.fp32_matrix_tflops,
         "fp16": gpu.fp16_tensor_tflops,
         "bf16": gpu.bf16_tensor_tflops,
-        "int8": min(gpu.fp16_tensor_tflops, gpu.int8_tensor_tflops),
+        "int8": gpu.int8_tensor_tflops,
     }
     half = gpu.bf16_tensor_tflops or gpu.fp16_tensor_tflops or fp32
     units = {"bf16": half, "fp8": gpu.fp8_tensor_tflops, "fp4": gpu.fp4_tensor_tflops, "int8": gpu.int8_tensor_tflops}

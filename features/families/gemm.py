@@ -44,14 +44,18 @@ class Gemm(Operator):
 
     @classmethod
     def peak_tflops(cls, gpu: Gpu, dtype: str, math: str) -> float:
-        """Return the peak in TFLOP/s. In fp32 without TF32 it is the board's sustained rate.
+        """Return the peak in TFLOP/s that measured products approach.
 
-        AMD's matrix units give this rate if ``math`` allows them.
+        In fp32 without TF32 it is the board's sustained rate; AMD's matrix units give this rate if ``math`` allows
+        them. In int8 it is at most fp16's matrix peak: cuBLAS's measured products reach a fifth of a T4's int8 peak.
         """
-        peak = roofline.peak_tflops(gpu, dtype, cls.tensor_cores(dtype, math))
+        is_tensor = cls.tensor_cores(dtype, math)
+        peak = roofline.peak_tflops(gpu, dtype, is_tensor)
+        if dtype == "int8":
+            return max(gpu.fp32_tflops, is_tensor and min(gpu.fp16_tensor_tflops, gpu.int8_tensor_tflops))
         if dtype != "fp32" or (gpu.vendor != "amd" and peak > gpu.fp32_tflops):
             return peak
-        matrix = gpu.fp32_matrix_tflops if cls.tensor_cores(dtype, math) else 0.0
+        matrix = gpu.fp32_matrix_tflops if is_tensor else 0.0
         return gpu.sustained_tflops(matrix or gpu.fp32_tflops)
 
     @property

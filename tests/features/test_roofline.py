@@ -60,3 +60,9 @@ def test_the_shortest_time_is_what_the_peaks_allow(name: str, text: str, shortes
     family = family_of(problem)
     setting = dict(zip(family.setting_names, family.setting_of(problem), strict=True))
     assert family.shortest_us(problem, setting, gpu(name)) == pytest.approx(shortest_us, rel=2e-3)
+
+
+def test_boards_without_matrix_units_multiply_bytes_four_at_a_time() -> None:
+    # NVIDIA P4 datasheet: 22 TOPS in int8, 5.5 TFLOP/s in fp32. The P100 has no such instruction.
+    assert peak_tflops(gpu("p4"), "int8", True) == pytest.approx(22, rel=0.04)
+    assert peak_tflops(gpu("p100-sxm2-16gb"), "int8", True) == gpu("p100-sxm2-16gb").fp32_tflops
