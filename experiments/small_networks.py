@@ -46,6 +46,8 @@ LEVELS = ("level1", "level2", "level3")
 PROGRAM = ["sizes", "level", "problem"]
 START = {"start_us": 10.0, "tile_time": 0.5, "gathered_share": 0.25}
 """Start values of parameters that large batches do not determine."""
+SHARED = ("start_us", "tile_time")
+"""Parameters that half precision takes from TF32, because no small half-precision programs are published."""
 KINDS = ("fast", "usual", "slow")
 HOST_OF = {folder: kind for kind, folders in NAMES["hosts"].items() for folder in folders}
 FIRST_US, FIRST_HOSTS = (4.0, 4.0, 4.0, 20.0), (2.5, 4.0)
@@ -255,6 +257,7 @@ def main() -> None:
     names = sorted(table.loc[trained & is_convolved, "gpu"].unique())
     median, half_width = np.quantile(judged, [0.5, 0.9]).round(3).tolist()
     across = {"gpus": len(names), "median_ape": median, "half_width": half_width}
+    models[HALVES]["law"] |= {name: getattr(best.model, name) for name in SHARED}
     models[TF32] = {"law": asdict(best.model), "fitted_on": names, "origin": ORIGIN, "by_kind": {"": across}}
     write_text(bundled.FOLDER / FILE, json.dumps(models, indent=1) + "\n")
     widths = [np.quantile(error[trained & is_launch & (timed.runtime == each)], 0.9) for each in range(len(RUNTIMES))]

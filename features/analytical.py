@@ -2,8 +2,8 @@
 
 - `TensorCoreModel`: an implicit GEMM on tensor cores. Its time is the p-norm of three times: its arithmetic, one tile
   on its SM, and its traffic. The longest dominates, and the others count if they are close. The shares of half
-  precision are fitted to whole networks with large batches (`experiments/image_networks.py`). The shares of TF32 are
-  also fitted to small programs (`experiments/small_networks.py`).
+  precision are fitted to whole networks with large batches (`experiments/image_networks.py`). The shares of TF32, and
+  the start and the tile of both, are fitted to small programs (`experiments/small_networks.py`).
 - `TiledProductModel`: matrix products of AMD's boards. A tuned library runs the fastest of many kernels, so the model
   takes the minimum time over output tiles and over splits of the sums. A wave of tiles costs the arithmetic of a tile
   and the latency of the steps along its sum, which tiles of one compute unit share. A product also costs its traffic.

@@ -1,15 +1,21 @@
 """Tests of datasheet models: half-precision kernels on GPUs without published convolution times."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from surrogate.features.conv import Conv
-from surrogate.features.families import operator
+from surrogate.features.families import FAMILIES, operator
+from surrogate.features.gpu import gpu as registered
 from surrogate.features.problem import DTYPES
 from surrogate.network.predict import load_predictors
-from surrogate.prediction.shipped import load
+from surrogate.prediction.shipped import _cached_predictor, load
+from surrogate.prediction.sources.datasheet import shipped_datasheet_models
 from tests.known import cases
 
 CONV = Conv(n=64, c=128, h=28, k=128, r=3, pad_h=1, dtype="fp16", math="tensor_op", layout="NHWC")
@@ -90,9 +96,38 @@ def test_a_single_half_precision_convolution_has_the_width_of_single_tf32_convol
     found = predictors.answers([conv], selections)[conv]
     assert found.half_width == 0.766 and found.upper_us == pytest.approx(np.exp(0.766) * found.time_us)
     assert found.common_share * found.half_width == pytest.approx(0.282)
-    assert "single convolutions in TF32" in selections[conv].notes[0]
+    assert "single convolutions in TF32 (these GPUs have no published ones" in selections[conv].notes[0]
     norm = operator("batch_norm_inference", n=256, c=64, h=56, w=56, dtype=dtype)
     assert predictors.answers([norm], {})[norm].common_share == pytest.approx(0.282 / 0.766)
+
+
+@given(sizes=st.fixed_dictionaries({name: st.integers(1, 256) for name in ("n", "c", "h", "k")}))
+@pytest.mark.parametrize("gpu", ["a100-sxm4-80gb", "h100-sxm", "b200"])
+def test_half_precision_starts_as_late_as_tf32_and_is_as_fast_or_faster(gpu: str, sizes: dict[str, int]) -> None:
+    """Its kernels move half the bytes and have twice the peak; the start and the gap to the next kernel remain."""
+    problem = Conv(n=sizes["n"], c=sizes["c"], h=sizes["h"], k=sizes["k"], r=1)
+    predictor = _cached_predictor(gpu, None, "")
+    half = predictor.predict(replace(problem, dtype="fp16", math="tensor_op"))
+    tf32 = predictor.predict(replace(problem, math="default"), half.algorithm)
+    assert shipped_datasheet_models()["half"].model.start_us + 2 < half.time_us < 1.001 * tf32.time_us
+
+
+def test_small_half_precision_convolutions_of_measured_gpus_are_inside_the_width(measurements: Path) -> None:
+    """Up to one factor for each GPU and layout, because cuDNN 7 had slower kernels than the model's."""
+    table = pd.read_parquet(measurements / "cudnn_conv_per_algorithm.parquet")
+    is_half = (table["dtype"] == "fp16") & (table["math"] == "tensor_op") & (table["status"] == "ok")
+    table = table[is_half & (table["groups"] == 1) & (table["algorithm"] == "IMPLICIT_PRECOMP_GEMM")]
+    model, family = shipped_datasheet_models()["half"], FAMILIES["conv"]
+    errors: list[np.ndarray] = []
+    for (name, layout), part in table.groupby(["gpu", "layout"]):
+        device, setting = registered(str(name)), ("fwd", "fp16", "tensor_op", str(layout))
+        sizes = {size: part[size].to_numpy() for size in family.size_names}
+        problem = family.problem(sizes, dict(zip(family.setting_names, setting, strict=True)))
+        time_us = model.model.convolution_us(family.formula(setting, device).problem(problem).problem, device, "fp16")
+        error = np.log(part["time_us"] / time_us)
+        errors.append((error - error.median()).to_numpy()[time_us < 20])
+    error = np.abs(np.concatenate(errors))
+    assert len(error) > 150 and np.quantile(error, 0.9) < model.by_kind[""].half_width
 
 
 @cases(__file__)

@@ -78,8 +78,8 @@ class HeldOutErrors:
 class DatasheetModels(HeldOutErrors):
     """The analytical model of an element type's kernels.
 
-    Errors of `SUM` were measured on held-out networks. In half precision, no single kernels were measured: the errors
-    of `SINGLE` are TF32's.
+    Errors of `SUM` were measured on held-out networks. In half precision, single kernels were measured on older GPUs
+    only, where the errors of `SINGLE` hold up to one factor per GPU and layout. They, start and tile are TF32's.
     """
 
     model: TensorCoreModel
