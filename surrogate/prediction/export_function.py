@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from surrogate.features import Configuration, InputError, Value, canonical
+from surrogate.features import VENDOR_LIBRARIES, Configuration, InputError, Value, canonical
+from surrogate.features.algorithms import RULES
 from surrogate.features.families import DescribedFamily
 from surrogate.prediction.export import EMPTY, Picks, sizes_and_settings
 from surrogate.prediction.results import MEASURED, Selection, releases
@@ -70,8 +71,8 @@ class Slowdown(NamedTuple):
 
     @classmethod
     def of(cls, cost: np.ndarray, choice: np.ndarray) -> "Slowdown":
-        """Return the slowdown of one candidate per problem, ``choice`` (problems,)."""
-        own = cost[np.arange(len(cost)), choice]
+        """Return the slowdown of one candidate per problem, ``choice`` (problems,); −1 is a failure."""
+        own = np.where(choice < 0, inf, cost[np.arange(len(cost)), choice])
         runs = np.isfinite(own)
         return cls(exp(own[runs].mean()) if runs.any() else nan, int((~runs).sum()))
 
@@ -184,18 +185,85 @@ def leaves_of(node: Node) -> list[Leaf]:
     return [node] if isinstance(node, Leaf) else [*leaves_of(node.low), *leaves_of(node.high)]
 
 
+def leaf_of(node: Node, row: np.ndarray) -> Leaf:
+    """Return the leaf of one problem's ``row`` (columns,)."""
+    while isinstance(node, Branch):
+        node = node.low if row[node.column] <= node.threshold else node.high
+    return node
+
+
 def tree_choices(node: Node, columns: np.ndarray) -> np.ndarray:
-    """Return the candidate of each problem, (problems,)."""
-    if isinstance(node, Leaf):
-        return np.full(len(columns), node.candidate)
-    is_low = columns[:, node.column] <= node.threshold
-    return np.where(is_low, tree_choices(node.low, columns), tree_choices(node.high, columns))
+    """Return the candidate of each problem's leaf, (problems,)."""
+    return np.array([leaf_of(node, row).candidate for row in columns], dtype=np.int64)
 
 
-def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, leaves: int) -> Slowdown | None:
+CandidateNames = tuple[str, str, str]
+"""A candidate without the problem's setting: library, algorithm, and solver ("" if solvers are not chosen)."""
+Kind = tuple[tuple[str, ...], tuple[int, ...]]
+"""The settings and the traits of a problem (`Family.traits`), which decide the candidates that run it."""
+
+
+class Feasible(NamedTuple):
+    """The candidates that run problems, by their kind.
+
+    ``runs``: kind → the candidates that run a listed problem of the kind. ``always``: settings → the candidates for
+    unlisted kinds. They run all listed kinds, and the library documents no condition for them.
+    """
+
+    runs: Mapping[Kind, frozenset[int]]
+    always: Mapping[tuple[str, ...], frozenset[int]]
+
+    @classmethod
+    def of(cls, cost: np.ndarray, kinds: Sequence[Kind], candidates: Sequence[CandidateNames]) -> "Feasible":
+        """Return the candidates for the problems of a table with this ``cost`` (problems, candidates)."""
+        runs: dict[Kind, frozenset[int]] = {}
+        always: dict[tuple[str, ...], frozenset[int]] = {}
+        for kind, row in zip(kinds, np.isfinite(cost), strict=True):
+            runs[kind] = runs.get(kind, frozenset()) | {*np.flatnonzero(row).tolist()}
+        for (settings, _), own in runs.items():
+            documented = {i for i in own if runs_every_problem(candidates[i], settings)}
+            always[settings] = always.get(settings, own) & documented
+        return cls(runs, always)
+
+    def ranked(self, cost: np.ndarray, leaf: Leaf) -> list[int]:
+        """Return the candidates of a leaf by their total cost, up to one that runs problems of all kinds."""
+        finite = np.where(np.isfinite(cost), cost, FAILURE)
+        loss = finite[leaf.rows].sum(axis=0) + TIE * finite.sum(axis=0)
+        loss[leaf.candidate] = -1.0
+        order = loss.argsort(kind="stable").tolist()
+        every_kind = frozenset.intersection(*self.runs.values(), *filter(None, self.always.values()))
+        return order[: 1 + next((i for i, candidate in enumerate(order) if candidate in every_kind), len(order))]
+
+    def first(self, ranked: Sequence[int], kind: Kind) -> int:
+        """Return the first of the ``ranked`` candidates that runs problems of a kind, or −1."""
+        runs = self.runs.get(kind, self.always.get(kind[0], ()))
+        return next((candidate for candidate in ranked if candidate in runs), -1)
+
+    def choices(self, tree: Node, columns: np.ndarray, kinds: Sequence[Kind], cost: np.ndarray) -> np.ndarray:
+        """Return the candidate of each problem, (problems,), or −1; ``cost`` is the cost of the training problems."""
+        ranked = {id(leaf): self.ranked(cost, leaf) for leaf in leaves_of(tree)}
+        pairs = zip(columns, kinds, strict=True)
+        return np.array([self.first(ranked[id(leaf_of(tree, row))], kind) for row, kind in pairs], dtype=np.int64)
+
+
+def runs_every_problem(candidate: CandidateNames, settings: tuple[str, ...]) -> bool:
+    """Return whether a library that documents the conditions of its algorithms has no condition for this one."""
+    library, name, solver = candidate
+    return library == VENDOR_LIBRARIES["nvidia"] and not solver and not RULES.get((library, settings[0], name))
+
+
+def held_out_slowdown(
+    columns: np.ndarray,
+    cost: np.ndarray,
+    shape: np.ndarray,
+    leaves: int,
+    kinds: Sequence[Kind] = (),
+    candidates: Sequence[CandidateNames] = (),
+) -> Slowdown | None:
     """Return the slowdown on held-out shapes: each of `FOLDS` parts of the shapes is left out once.
 
-    ``shape`` (problems,) is each problem's shape. Returns None if all problems have one shape.
+    ``shape`` (problems,) is each problem's shape. Returns None if all problems have one shape. ``kinds``
+    (problems,) and ``candidates`` are as in `Feasible.of`; without kinds, a problem has its leaf's candidate.
     """
     _, code = np.unique(shape, return_inverse=True)
     count = int(code.max()) + 1
@@ -205,7 +273,13 @@ def held_out_slowdown(columns: np.ndarray, cost: np.ndarray, shape: np.ndarray, 
     chosen = np.empty(len(cost), dtype=np.int64)
     for number in np.unique(fold):
         holdout = fold == number
-        chosen[holdout] = tree_choices(learn_tree(columns[~holdout], cost[~holdout], leaves), columns[holdout])
+        tree = learn_tree(columns[~holdout], cost[~holdout], leaves)
+        if not kinds:
+            chosen[holdout] = tree_choices(tree, columns[holdout])
+            continue
+        trained, left_out = ([kinds[i] for i in np.flatnonzero(rows).tolist()] for rows in (~holdout, holdout))
+        feasible = Feasible.of(cost[~holdout], trained, candidates)
+        chosen[holdout] = feasible.choices(tree, columns[holdout], left_out, cost[~holdout])
     return Slowdown.of(cost, chosen)
 
 
@@ -242,10 +316,6 @@ TRITON_ARGUMENTS = {
 """Parameter → argument of ``triton.Config``. All other parameters are arguments of the kernel."""
 
 
-CandidateNames = tuple[str, str, str]
-"""A candidate without the problem's setting: library, algorithm, and solver ("" if solvers are not chosen)."""
-
-
 class SizeColumn(NamedTuple):
     """A column of the tree: a size, or 0 if a setting has the ``value`` and 1 if it has another value."""
 
@@ -267,8 +337,9 @@ class DecisionFunction:
     """A decision ``tree`` that was learned from ``picks``.
 
     ``columns`` are the tree's inputs, and ``cost`` (problems, candidates) are the log slowdowns. ``settings``: name →
-    values in the listed problems, the most frequent first. ``slowdown`` is the tree's slowdown on the listed problems.
-    ``held_out`` is the slowdown on held-out shapes, or None if all problems have one shape.
+    values in the listed problems, the most frequent first. ``choice`` (problems,) are the function's answers.
+    ``held_out`` is the slowdown on held-out shapes, or None if all problems have one shape. ``feasible`` are the
+    candidates that run each kind of problem, or None for a family whose support does not depend on sizes.
     """
 
     picks: Picks
@@ -277,18 +348,31 @@ class DecisionFunction:
     candidates: tuple[CandidateNames, ...]
     cost: np.ndarray
     tree: Node
-    slowdown: Slowdown
+    choice: np.ndarray
     held_out: Slowdown | None
+    feasible: Feasible | None
+
+    @property
+    def slowdown(self) -> Slowdown:
+        """The slowdown on the listed problems."""
+        return Slowdown.of(self.cost, self.choice)
 
     def configuration(self, candidate: int) -> Configuration:
         """Return the parameters of a described kernel's candidate; empty for any other candidate."""
         family, text = self.picks.family, self.candidates[candidate][2]
         return family.description.configuration(text) if isinstance(family, DescribedFamily) and text else {}
 
-    def candidate(self, leaf: Leaf) -> str:
-        """Return a leaf's candidate as a Python expression: its parameters if it has any, else its names."""
-        names = ", ".join(map(literal, filter(None, self.candidates[leaf.candidate])))
-        return dictionary(self.configuration(leaf.candidate)) or f"({names})"
+    def candidate(self, number: int) -> str:
+        """Return a candidate as a Python expression: its parameters if it has any, else its names."""
+        names = ", ".join(map(literal, filter(None, self.candidates[number])))
+        return dictionary(self.configuration(number)) or f"({names})"
+
+    def answer(self, leaf: Leaf) -> str:
+        """Return the expression that a leaf returns: its candidate, or the first of several that runs the problem."""
+        ranked = self.feasible.ranked(self.cost, leaf) if self.feasible else [leaf.candidate]
+        if len(ranked) == 1:
+            return self.candidate(leaf.candidate)
+        return f"candidates[next(each for each in {ranked} if each in runs)]"
 
     def configurations(self, leaf: Leaf, top: int) -> list[str]:
         """Return the arguments of ``triton.Config`` for a leaf's ``top`` configurations."""
@@ -298,7 +382,7 @@ class DecisionFunction:
     def lines(self, node: Node, returned: Mapping[int, str], indent: str = "    ") -> list[str]:
         """Return the function's body below a node; ``returned``: first row of a leaf → expression that it returns."""
         if isinstance(node, Leaf):
-            own = Slowdown.of(self.cost[node.rows], np.full(len(node.rows), node.candidate))
+            own = Slowdown.of(self.cost[node.rows], self.choice[node.rows])
             comment = f"{indent}# listed problems: {len(node.rows)}, slowdown: {slowdown_text(own)}"
             return [comment, f"{indent}return {returned[node.rows[0]]}"]
         inner = self.lines(node.low, returned, indent + "    ")
@@ -324,7 +408,7 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
     # 1. The expression that each leaf returns: its candidate, or its position among the lists of configurations.
     every_leaf = leaves_of(function.tree)
     lists = [function.configurations(leaf, top) for leaf in every_leaf] if form == "triton" else []
-    answers = [f"CONFIGS[{number}]" for number in range(len(lists))] or map(function.candidate, every_leaf)
+    answers = [f"CONFIGS[{number}]" for number in range(len(lists))] or map(function.answer, every_leaf)
     returned = {leaf.rows[0]: answer for leaf, answer in zip(every_leaf, answers, strict=True)}
     # 2. Arguments: sizes without a default, sizes with their defaults, settings.
     sizes = [size for size in family.sizes if SizeColumn(size.name) in function.columns]
@@ -355,6 +439,11 @@ def export_function(picks: Picks, form: str, *, leaves: int = LEAVES, top: int =
         texts=[f"{name}={values[0]}" for name, values in settings.items()],
         followers={argument(size.name): argument(size.follows) for size in sizes if size.follows},
         settings=settings,
+        candidates=[*map(function.candidate, range(len(function.candidates)))] if function.feasible else [],
+        feasible=function.feasible,
+        always=", ".join(f"{key}: {sorted(own)}" for key, own in function.feasible.always.items())
+        if function.feasible
+        else "",
         body="\n".join(function.lines(function.tree, returned)),
     )
     return f"{text}\n", f"leaves: {len(every_leaf)}, predicted slowdown on the listed problems: {slowdown}"
@@ -386,7 +475,10 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
     # 3. The tree, and its slowdown on held-out shapes.
     table = np.array([[column.of(problem) for column in columns] for problem in problems], dtype=np.int64)
     candidates, cost = cost_table([*times.values()])
-    tree = learn_tree(table, cost, leaves)
+    tree, traits = learn_tree(table, cost, leaves), [*map(family.traits, times)]
+    kinds = [(family.setting_of(each), (*map(int, own),)) for each, own in zip(times, traits, strict=True) if own]
+    feasible = Feasible.of(cost, kinds, candidates) if kinds else None
+    choice = feasible.choices(tree, table, kinds, cost) if feasible else tree_choices(tree, table)
     shape = np.array(["|".join(str(problem[name]) for name in family.shape_names) for problem in problems])
     return DecisionFunction(
         picks=picks,
@@ -395,8 +487,9 @@ def decision_function(picks: Picks, leaves: int = LEAVES, *, configurations_only
         candidates=candidates,
         cost=cost,
         tree=tree,
-        slowdown=Slowdown.of(cost, tree_choices(tree, table)),
-        held_out=held_out_slowdown(table, cost, shape, leaves),
+        choice=choice,
+        held_out=held_out_slowdown(table, cost, shape, leaves, kinds, candidates),
+        feasible=feasible,
     )
 
 

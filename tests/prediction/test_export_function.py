@@ -5,16 +5,20 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from math import exp, log
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from surrogate import Conv, load
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.described import KernelColumns
-from surrogate.features.families import AnyProblem, parse_problem
+from surrogate.features.families import AnyProblem, family_of, parse_problem
 from surrogate.models.configurations import Configurations
 from surrogate.prediction.export import Picks, picks_for, sizes_and_settings
 from surrogate.prediction.export_function import decision_function, export_function, triton_arguments
@@ -101,6 +105,14 @@ def slowdown(picks: Picks, select: Callable[..., Any]) -> float:
         assert own_us is not None, f"{selection.problem} does not run"
         logs.append(log(own_us / selection.estimates[0].time_us))
     return exp(sum(logs) / len(logs))
+
+
+@cache
+def function_of_convolutions(gpu: str) -> tuple[Callable[..., Any], Predictor, set[tuple[int, ...]]]:
+    """Return an exported function of a GPU's shipped bundle, its predictor, and the traits of the listed problems."""
+    listed = [each for each in convs(60) if each.groups == 1]
+    picks, family = picks_for(load(gpu), listed), family_of(listed[0])
+    return defined(export_function(picks, "python")[0])["select"], load(gpu), {*map(family.traits, listed)}
 
 
 def stated_slowdown(text: str) -> float:
@@ -190,6 +202,25 @@ def test_functions_of_built_in_families_return_library_and_algorithm(many_famili
     assert select(n=8, c=64, h=28, k=64, r=3, pad_h=1) == select(
         n=8, c=64, h=28, w=28, k=64, r=3, s=3, pad_h=1, pad_w=1
     )
+
+
+@given(conv=st.from_type(Conv), simple=st.booleans())
+@pytest.mark.parametrize("gpu", ["v100", "mi300x"])
+def test_a_function_never_returns_a_candidate_that_cannot_run(gpu: str, conv: Conv, simple: bool) -> None:
+    """A problem of an unlisted kind gets an algorithm without conditions, or an error if no library documents one."""
+    select, predictor, kinds = function_of_convolutions(gpu)
+    settings = {"direction": "fwd", "dtype": "fp32", "math": "fma", "layout": "NCHW"}
+    ones = {"dilation_h": 1, "dilation_w": 1, "groups": 1, "stride_w": conv.stride_h, "s": conv.r, "pad_w": conv.pad_h}
+    conv = replace(conv, **settings, **(ones if simple and conv.w >= conv.h else {}))
+    excluded = {name for name, _ in predictor.select(conv).excluded}
+    try:
+        answer = select(**arguments(conv))
+    except ValueError as error:
+        assert gpu == "mi300x" and family_of(conv).traits(conv) not in kinds and "no listed problem" in str(error)
+        return
+    assert answer[-1] not in excluded
+    if gpu == "v100" and family_of(conv).traits(conv) not in kinds:
+        assert answer[1] in ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM")
 
 
 def test_infeasible_problems_are_counted_and_left_out(listed: Picks) -> None:
