@@ -36,8 +36,9 @@ def outcome(
     """Return the row and the configuration of a measurement on a ``problem`` (gpu, sizes, settings, library, origin).
 
     ``time_ms`` is a number, or a value that marks a failure. A text is the reason of the failure. ``spread_ms`` are
-    the times of single runs.
+    the times of single runs. Raises `UnicodeEncodeError` for half of a surrogate pair, which no table can hold.
     """
+    "".join(map(str, (*problem.values(), *configuration.values()))).encode()
     is_ok = is_time(time_ms)
     runs_ms = [*filter(is_time, spread_ms)] or [time_ms]
     times_ms = (time_ms, min(runs_ms), max(runs_ms)) if is_ok else [math.nan] * 3

@@ -223,11 +223,10 @@ def test_amd_gemms_have_no_misalignment_penalty(measurements):
     """In rocBLAS's published fp16 times, misaligned rows take as long per FLOP as the nearest aligned product."""
     table = pd.read_parquet(measurements / "gemm_tensile.parquet")
     table = table.query("dtype == 'fp16' and m > 255 and n > 255 and k > 31")
-    table["flops"] = 2.0 * table.m * table.n * table.k * table.batch
-    table = table[table.flops > 5e8]
+    table = table.assign(flops=2.0 * table.m * table.n * table.k * table.batch).query("flops > 5e8")
     first, second = (table.transposes.str[place] for place in (0, 1))
     rows = np.array([np.where(first == "N", table.m, table.k), np.where(second == "N", table.k, table.n), table.m])
-    table["odd"], table["aligned"] = (rows % 2 == 1).any(axis=0), (rows % 8 == 0).all(axis=0)
+    table = table.assign(odd=(rows % 2 == 1).any(axis=0), aligned=(rows % 8 == 0).all(axis=0))
     ratios = []
     for _, mode in table.groupby(["gpu", "tensile_type", "transposes"]):
         logs = [np.log(mode.loc[mode[kind], ["m", "n", "k", "batch"]].to_numpy(float)) for kind in ("odd", "aligned")]
