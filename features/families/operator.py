@@ -267,9 +267,13 @@ class Operator(InNetwork, ABC):
         return self.dram_bytes / (self.element.output_bytes * ELEMENTS_PER_BLOCK * gpu.sms)
 
     def seer_class(self, gpu: Gpu, mechanism: str = "") -> str:
-        """Return SEER's class by `waves`, FLOPs and compulsory bytes; the ``mechanism`` has no effect."""
+        """Return SEER's class by `waves`, FLOPs and compulsory bytes; the ``mechanism`` has no effect.
+
+        Operators without products have memory's roofline, whatever they compute per element.
+        """
         peak = roofline.peak_tflops(gpu, self.dtype, self.uses_tensor_cores)
-        return roofline.seer_class(self.waves(gpu), self.flops, self.dram_bytes, peak, gpu.dram_gbs)
+        flops = self.flops if self.MULTIPLIES else 0
+        return roofline.seer_class(self.waves(gpu), flops, self.dram_bytes, peak, gpu.dram_gbs)
 
     def at_batch(self, old: int, new: int) -> Self | None:
         """Return the problem with ``new`` for the only size that equals ``old``.

@@ -272,13 +272,18 @@ def _print_report(results: NetworkResults, *, layers: bool, shared_by: int) -> N
 
 
 def _print_layers(time: "NetworkTime") -> None:
-    """Print the layers, at most `MAX_LAYERS` of them, and the sources of all times."""
-    shared.echo("")
-    longest = sorted(time.layers, key=lambda layer: -layer.time_us)[:MAX_LAYERS]
-    displayed = time.layers if len(time.layers) <= MAX_LAYERS else longest
-    _section("", [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in displayed])
-    if omitted := len(time.layers) - len(displayed):
-        shared.echo(f"… the longest {MAX_LAYERS}; {omitted} further layers: --csv")
+    """Print the layers, or rows of the longest if they are more than `MAX_LAYERS`, and the sources of all times."""
+    from surrogate.network.result import longest_layers
+
+    title, omitted = "", 0
+    rows = [{name: getattr(layer, name) for name in LAYER_COLUMNS} for layer in time.layers]
+    if len(rows) > MAX_LAYERS:
+        rows, omitted = longest_layers(time.layers, LAYER_COLUMNS, MAX_LAYERS)
+        title = "layers, the longest first; equal ones share a row, with the time of each"
+    shared.echo(*[""] * (not title))
+    _section(title, rows)
+    if omitted:
+        shared.echo(f"{omitted} further layers: --csv")
     shared.echo(f"source of the times: {_counts(dict(Counter(layer.source for layer in time.layers).most_common()))}")
 
 

@@ -21,7 +21,15 @@ from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
 from surrogate.network.operators import tf32_part, with_default_math
 from surrogate.network.parallel import MEASURED_DTYPE, exchange, exchange_of, memory_per_gpu
-from surrogate.network.result import BOUNDS, SOURCES_WITHOUT_GPU_DATA, LayerTime, NetworkTime, Peak, ProblemTime
+from surrogate.network.result import (
+    BOUNDS,
+    MAX_SHARE,
+    SOURCES_WITHOUT_GPU_DATA,
+    LayerTime,
+    NetworkTime,
+    Peak,
+    ProblemTime,
+)
 from surrogate.network.training import is_recomputed, is_update, repeats
 from surrogate.prediction.kernel_times import limited_lower_us, min_kernel_us, within_peaks
 from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
@@ -41,8 +49,6 @@ STEP_FACTOR = 1.19
 """The same for all other architectures: the geometric mean."""
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
-MAX_SHARE = 0.97
-"""Maximum share of the usable memory that the largest batch fills; the rest is for the allocator's fragments."""
 OUT_OF_LIMITS = "no algorithm within the limits"
 SERVERS = bundled.FOLDER / "servers.json"
 PCIE_HALF_WIDTH = log(2.0)
@@ -287,8 +293,7 @@ class Predictors:
         """Yield a note on the factor of a training step, which only a causal language model has."""
         has_attention = any(layer.problem.recomputed_multiply_adds for layer in network.layers)
         if network.training and has_attention and not network.is_long:
-            absent = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR)
-            yield f"a causal model's step has a factor of {absent:g}, fitted to measured steps; this one has none"
+            yield TEXTS["notes"]["no_factor"].format(factor=STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR))
         if factor > 1:
             is_measured = self.gpu.architecture in STEP_FACTORS
             evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"

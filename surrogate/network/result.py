@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, exp, floor, isnan, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,7 +25,9 @@ MIN_MEASURED_PERCENT = 90
 MAX_DISPLAYED_MISSING = 3
 """Number of unsupported operators that the headline names."""
 MAX_DISPLAYED_LAYERS = 12
-"""Number of layers in the short table; it shows the longest ones."""
+"""Number of rows of layers in the short table; it shows the longest ones."""
+MAX_SHARE = 0.97
+"""Maximum share of the usable memory that the largest batch fills; the rest is for the allocator's fragments."""
 TOTALS = TEXTS["fields"]["totals"].split()
 """First keys of `NetworkTime.to_dict`."""
 
@@ -409,10 +411,10 @@ class NetworkTime(TableResult):
         batch = f", batch {microbatches}{self.batch}{per_gpu}" if self.batch is not None else ""
         tokens = f", {_rate(self.tokens_per_s)} tokens/s" if self.tokens_per_s else ""
         rate = f", {_rate(self.samples_per_s)} samples/s{tokens}{all_gpus}" if self.samples_per_s else ""
-        memory = ""
-        if self.fits is False and self.memory_bytes:
-            needed, available = self.memory_bytes / 2**30, self.gpu_memory_bytes / 2**30
-            memory = f"; DOES NOT FIT: needs {needed:.2f} of {available:.2f} GiB"
+        memory, needed, available = "", (self.memory_bytes or 0) / 2**30, self.gpu_memory_bytes / 2**30
+        if needed > MAX_SHARE * available:
+            verdict = "fits barely" if self.fits else "DOES NOT FIT"
+            memory = f"; {verdict}: needs {needed:.2f} of {available:.2f} GiB"
         kind = "training iteration" if self.training else "forward"
         share = round(100 * self.measured_share)
         measured = f"; {share} % of the kernels' time measured on {self.gpu}" if share < MIN_MEASURED_PERCENT else ""
@@ -464,13 +466,27 @@ class NetworkTime(TableResult):
 
     def table(self) -> Table:
         """Return the table of the layers that take longest."""
-        longest = sorted(self.layers, key=lambda layer: -layer.time_us)[:MAX_DISPLAYED_LAYERS]
         names = ("name", "operator", "problem", "algorithm", "time_us", "bound")
-        hidden = len(self.layers) - MAX_DISPLAYED_LAYERS
+        records, hidden = longest_layers(self.layers, names, MAX_DISPLAYED_LAYERS)
         breakdown = self.breakdown()
         notes = [*([f"… {hidden} more layers"] if hidden > 0 else []), *([breakdown] if breakdown else []), *self.notes]
-        records = [{name: getattr(layer, name) for name in names} for layer in longest]
         return Table(records, title=self.headline(), notes=notes)
+
+
+def longest_layers(layers: Iterable[LayerTime], names: Iterable[str], rows: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the fields ``names`` of at most ``rows`` layers that take longest, and the number of all other layers.
+
+    Equal layers, such as a language model's, share a row with the name of the first, their ``count`` and each one's
+    time. The row with the longest sum comes first.
+    """
+    groups: dict[LayerTime, list[LayerTime]] = {}
+    for layer in layers:
+        groups.setdefault(replace(layer, name=""), []).append(layer)
+    longest = sorted(groups.values(), key=lambda group: -len(group) * group[0].time_us)
+    records = [{name: getattr(group[0], name) for name in names} for group in longest[:rows]]
+    if len(longest) < sum(map(len, longest)):
+        records = [{"count": len(group), **record} for group, record in zip(longest, records, strict=False)]
+    return records, sum(map(len, longest[rows:]))
 
 
 def aggregated(layers: Iterable[LayerTime], key: str) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, P
 from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, memory, usable_bytes
 from surrogate.network.predict import SERVERS, Predictors, frameworks_on, step_half_width
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
-from surrogate.prediction.kernel_times import VENDOR_KERNELS
+from surrogate.prediction.resolve import VENDOR_KERNELS
 from surrogate.prediction.results import FLOOR, ROOFLINE
 from surrogate.prediction.sources.datasheet import sustained_share
 

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, floor, inf, isnan, log2
+from math import ceil, exp, floor, hypot, inf, isnan, log, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -304,6 +304,39 @@ class Serving(TableResult):
         import pandas as pd
 
         return pd.DataFrame([asdict(row) for row in self.rows])
+
+
+def order_note(rows: Sequence[ServerRow], targets: Targets) -> str:
+    """Return a note on the ratios between the first configurations of GPUs, with 90 % intervals; "" for one GPU.
+
+    The errors of two GPUs count as independent. Common errors would only narrow the intervals.
+    """
+    leading: dict[str, ServerRow] = {}
+    for row in rows:
+        if row.fits and (row.meets or not any(targets)):
+            leading.setdefault(row.gpu, row)
+    if len(leading) < 2:
+        return ""
+    is_priced = all(row.usd_per_million_tokens is not None for row in leading.values())
+
+    def logs(row: ServerRow) -> tuple[float, float, float]:
+        """Return the logarithm of the throughput, per US dollar if all have prices, and the widths of its interval."""
+        rate, low, high = row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high
+        return log(1 / row.cost(rate) if is_priced else rate), log(rate / low), log(high / rate)
+
+    first, *others = leading
+    first_log, first_low, first_high = logs(leading[first])
+    ratios: list[str] = []
+    undecided: list[str] = []
+    for name in others:
+        own_log, own_low, own_high = logs(leading[name])
+        ratio = own_log - first_log
+        low, high = ratio - hypot(own_low, first_high), ratio + hypot(own_high, first_low)
+        ratios.append(f"{name} {_interval_text((exp(ratio), exp(low), exp(high)))}")
+        undecided += [name] * (low < 0 < high)
+    unit = "tokens per US dollar" if is_priced else "tokens/s per GPU"
+    text = TEXTS["notes"]["order"].format(unit=unit, first=first, ratios=", ".join(ratios))
+    return text + (TEXTS["notes"]["undecided"].format(first=first, others=", ".join(undecided)) if undecided else "")
 
 
 def pareto(

@@ -23,7 +23,16 @@ from surrogate.network.network import FRAMEWORKS, TEXTS, refusal, with_fields
 from surrogate.network.predict import floor_note, frameworks_on
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, prices_of
 from surrogate.network.serving import Load, ServerKernels, ServerSteps, Setup, TimeInterval, server_models, server_steps
-from surrogate.network.serving_result import MAX_ROWS, PARAMETERS, ServerRow, Serving, Targets, launch_command, pareto
+from surrogate.network.serving_result import (
+    MAX_ROWS,
+    PARAMETERS,
+    ServerRow,
+    Serving,
+    Targets,
+    launch_command,
+    order_note,
+    pareto,
+)
 
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of users of a replica that the search tries by default."""
@@ -373,6 +382,8 @@ class _Search:
         delays = {name: server_models()[name].delay_steps for name in names}
         if waits := [f"{steps:.0f} ({library})" for library, steps in delays.items() if steps >= 1]:
             notes[TEXTS["notes"]["delays"].format(waits=", ".join(waits))] = None
+        if order := order_note(rows, self.targets):
+            notes[order] = None
         if self.load.cached_share:
             notes[TEXTS["notes"]["cached"].format(new=self.load.new, input=self.load.input)] = None
         all_notes = (*notes, TEXTS["notes"]["steps_differ"], *remarks)

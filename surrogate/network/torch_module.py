@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -244,6 +245,7 @@ def time_module(
     if not names or isinstance(gpus, str) or isinstance(gpu, list | tuple):
         raise InputError(f"{name}: gpu is {gpu!r} and gpus is {gpus!r}; give a GPU, or gpus=[…] with several")
 
+    @cache
     def read(size: int | None) -> Network:
         network = with_options(module_network(module, inputs, replace(options, batch=size)), options)
         return with_runtime(network, options.runtime, options.host)
@@ -294,7 +296,8 @@ def _network(source: str, module: "Module", inputs: Arguments, options: ReadOpti
         runtime="compiled" if is_compiled else "eager",
         tokens=next((tensor.numel() for tensor in tensors_in(inputs.by_name.get(TOKENS_INPUT))), None),
     )
-    notes = compress((EVAL_NOTE, TEXTS["notes"]["routing"]), (has_eval_parts, recorded.routing.is_used))
+    texts = EVAL_NOTE, TEXTS["notes"]["routing"], TEXTS["notes"]["own_kernels"]
+    notes = compress(texts, (has_eval_parts, recorded.routing.is_used, network.is_long))
     return replace(network, notes=(*network.notes, *notes))
 
 

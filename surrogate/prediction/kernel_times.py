@@ -30,8 +30,6 @@ ROOFLINE_UPPER = 4.3
 """Upper end of an interval over its roofline time. 90 % of PyTorch's operators over 100 µs stay below it."""
 VARIANT_FACTOR = 1.2
 """Factor of the 90 % interval of a variant's time by its own rate."""
-VENDOR_KERNELS = {"amd": ("aiter",)}
-"""Vendor → libraries of kernels that every framework calls on its GPUs."""
 MIN_ROWS = 100
 """Minimum rows for a GPU's own measurements to be preferred over the larger table of a more distant fallback."""
 MAX_ANSWERS = 8192
@@ -167,7 +165,8 @@ class KernelTimes:
             family = family_of(fallback)
             if family.name not in self._resolver.bundle.family_models:
                 continue
-            question = self._question(family, target, family.setting_of(fallback))
+            question = Question(family, target.name, family.setting_of(fallback), self._library)
+            question = self._resolver.with_vendor_kernels(question)
             measured = self._resolver.in_measured_type(question)
             family_model = self._resolver.family_model(measured)
             for library in family_model.domain.default_libraries if question.library is None else [question.library]:
@@ -178,17 +177,6 @@ class KernelTimes:
                     choice = FallbackChoice(index, measured._replace(library=library))
                     ranked.setdefault((gpu_rows >= MIN_ROWS, rows >= MIN_ROWS, -index, rows), choice)
         return ranked[max(ranked)] if ranked else None
-
-    def _question(self, family: Family, target: Gpu, setting_values: tuple[str, ...]) -> Question:
-        """Return the question about the framework's kernels in a setting.
-
-        It allows all libraries if only `VENDOR_KERNELS` were measured: vLLM and SGLang run them on these GPUs.
-        """
-        question = Question(family, target.name, setting_values, self._library)
-        every = question._replace(library=None)
-        names = VENDOR_KERNELS.get(target.vendor, ()) if self._library else ()
-        libraries = {*self._resolver.family_model(every).domain.libraries} if names else set[str]()
-        return every if self._library not in libraries and libraries.intersection(names) else question
 
 
 def _possible_us(problem: MemoryBound, device: Gpu) -> tuple[float, float]:

@@ -46,6 +46,10 @@ MAX_RANKER_BYTES = 128 << 20
 """Maximum size of the rankers that a resolver keeps: 10 to 60 settings of grids, hundreds of convolutions."""
 RANKER_BYTES, CANDIDATE_BYTES = 200_000, 1000
 """Size of a ranker without its arrays, and of each of its candidates."""
+VENDOR_KERNELS = {"amd": ("aiter",)}
+"""Vendor → libraries of kernels that the `CALLERS` call on its GPUs."""
+CALLERS = ("vllm", "sglang")
+"""Frameworks that call `VENDOR_KERNELS`."""
 MIN_SIMILARITY = 0.8
 """Minimum similarity of names for a GPU's name to be taken for a misspelling."""
 OTHER_HALF = {"fp16": "bf16", "bf16": "fp16"}
@@ -168,6 +172,7 @@ class Resolver:
 
         Raises `InputError` for an unknown library, and if no library has a candidate.
         """
+        question = self.with_vendor_kernels(question)
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
             all_names = {key.solver or key.algorithm for key in self.family_model(question).candidates}
@@ -204,6 +209,13 @@ class Resolver:
             setting=shared.setting._replace(versions=tuple(versions.items())),
             evidence=shared.evidence.outside_of(family_model.domain, keys, versions),
         )
+
+    def with_vendor_kernels(self, question: Question) -> Question:
+        """Return the question for all libraries if the framework was never measured, but `VENDOR_KERNELS` were."""
+        names = VENDOR_KERNELS.get(self.device(question.gpu).vendor, ()) if question.library in CALLERS else ()
+        every = question._replace(library=None)
+        libraries = {*self.family_model(every).domain.libraries} if names else set[str]()
+        return every if question.library not in libraries and libraries.intersection(names) else question
 
     def in_measured_type(self, question: Question) -> Question:
         """Return the question in the other half-precision type if only that type was measured, on the GPU or anywhere.

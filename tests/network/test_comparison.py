@@ -78,6 +78,13 @@ def test_the_peak_is_that_of_the_arithmetic_that_runs(gpu: str, dtype: str, peak
     assert time.peak and time.peak.name == peak.name and time.peak.tflops == pytest.approx(peak.tflops, rel=1e-3)
 
 
+def test_a_pass_that_leaves_less_than_3_percent_of_the_memory_fits_barely() -> None:
+    sizes = {"needs 97.00": 97, "fits barely: needs 98.00 of 100.00 GiB": 98, "DOES NOT FIT: needs 101.00": 101}
+    for text, gib in sizes.items():
+        step = replace(STEP, memory={"weights": gib << 30}, gpu_memory_bytes=100 << 30)
+        assert (text in step.headline()) == (gib > 97) and step.fits == (gib <= 100)
+
+
 def test_a_refused_gpu_is_named_and_the_others_are_compared() -> None:
     def predict(name: str) -> NetworkTime:
         if name == "t4":
@@ -106,8 +113,11 @@ def test_a_live_module_is_compared_as_by_the_command(refused: Callable[..., Any]
     torch = pytest.importorskip("torch")
     from surrogate.network import time_module
 
+    passes: list[None] = []
     module, images = torch.nn.Linear(512, 512), torch.zeros(64, 512)
+    module.register_forward_pre_hook(lambda *_: passes.append(None))
     found = time_module(module, images, "t4", gpus=["h100-sxm"], training=True)
+    assert len(passes) == 1  # one trace for all GPUs
     assert list(found.times) == ["t4", "h100-sxm"] and not found.refused
     assert found.times["h100-sxm"] == time_module(module, images, "h100-sxm", training=True)
     refusing = time_module(module.bfloat16(), images.bfloat16(), gpus=["t4", "h100-sxm"])

@@ -9,6 +9,7 @@ import pytest
 
 from surrogate.features.algorithms import algorithm
 from surrogate.features.conv import Conv
+from surrogate.features.families import operator
 from surrogate.features.gpu import gpu
 from surrogate.network.network import INTERVAL_FACTOR_3D, TIME_FACTORS_3D, Layer, Network, Work, with_settings
 from surrogate.network.operators import gemm, pointwise
@@ -160,6 +161,7 @@ def test_known_problems_have_the_expected_class() -> None:
     assert pointwise("relu", [(64, 64, 80, 80)], (64, 64, 80, 80), "fp32").seer_class(t4) == "memory-bound"
     assert pointwise("relu", [(1, 64)], (1, 64), "fp32").seer_class(t4) == "under-utilised"
     assert gemm(4096, 4096, 4096).seer_class(t4) == "compute-bound"
+    assert operator("softmax", n=2048, c=128_256).seer_class(gpu("h100-sxm")) == "memory-bound"  # 174 FLOPs an element
 
 
 def test_a_sweep_marks_the_best_and_its_rivals(predictors: Callable[..., Predictors]) -> None:

@@ -107,6 +107,7 @@ def test_frameworks_run_the_measured_products_of_amd_gpus(framework: str) -> Non
     (kernel,) = load_operators("mi300x", framework).kernel_times([load("mi300x").read(text, dtype="bf16")])
     (best, *_) = load("mi300x").select(text, dtype="bf16").candidates
     assert (kernel.time_us, kernel.library, kernel.source) == (best.time_us, best.library, "model")
+    assert load("mi300x", library=framework).predict(text, dtype="bf16").time_us == best.time_us
 
 
 def test_a_quantised_type_lists_no_kernel_of_another_quantised_type() -> None:
@@ -149,3 +150,11 @@ def test_experts_take_half_the_time_on_twice_the_gpus() -> None:
     assert 0.45 < ratio < 0.65
     other = load("h100-sxm", library="vllm").predict(four, dtype="fp8", routing="power_law_1.01")
     assert other.source == SIMILAR_GPU
+
+
+def test_a_board_without_error_correction_does_not_lose_the_bandwidth_that_its_donor_loses() -> None:
+    """The RTX 4090 has 1.08 times the RTX 3090's bandwidth; the measured L40S corrects errors, at a loss."""
+    head = Gemm(m=1, n=128_256, k=4096, dtype="bf16", math="default")
+    times_us = {name: load_operators(name, "vllm").kernel_times([head])[0].time_us for name in ("rtx-3090", "rtx-4090")}
+    assert 1008 / 936 / 1.1 < times_us["rtx-3090"] / times_us["rtx-4090"] < 1008 / 936 * 1.1
+    assert times_us["rtx-4090"] < times_us["rtx-3090"]

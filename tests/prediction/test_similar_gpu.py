@@ -31,14 +31,17 @@ def test_donors_have_the_compute_capability_and_a_near_flops_per_byte(name, dtyp
 
 
 def test_of_a_donors_time_only_the_roofline_changes() -> None:
-    """A product of 1 row reads k·n·2 bytes. It takes 1.5 times as long and 9 µs; H200 has 4,800 GB/s for 3,350."""
+    """A product of 1 row reads k·n·2 bytes. It takes 1.5 times as long and 9 µs; H200 has 4,800 GB/s for 3,350.
+
+    Copies reach 91 % of both, so the time of a copy changes, and only the rest stays.
+    """
     sizes = every(n=[64, 2048, 4096, 8192], k=[64, 2048, 4096, 8192]).assign(m=1, batch=1)
     read_us = (sizes["k"] * (sizes["n"] + 1) + sizes["n"]) * 2 / 3350e3
     setting = {"operator": "gemm", "dtype": "bf16", "library": "a", "algorithm": "b"}
     frame = sizes.assign(gpu="h100-sxm", time_us=1.5 * read_us + 9, **setting)
     bundle = train(Dataset(normalise(frame, "test"), "listed", "test"), params={"rounds": 5})
     times = Predictor(bundle, gpu="h200-sxm").predict(frame.drop(columns=["gpu", "time_us"])).to_frame()
-    np.testing.assert_allclose(times["predicted_us"], read_us * (3350 / 4800 + 0.5) + 9, rtol=5e-3)
+    np.testing.assert_allclose(times["predicted_us"], read_us * (3350 / 4800 / 0.91 + 1.5 - 1 / 0.91) + 9, rtol=5e-3)
     assert set(times["source"]) == {"similar-gpu"}
 
 

@@ -7,7 +7,7 @@ replace the GPU's own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -74,7 +74,8 @@ class TreeSource(Source):
     ``own_column`` is the column of the candidate's own roofline (−1 if there is none). ``call_us`` (candidates,) are
     the call costs in µs. ``trend_positions`` (terms,) are the columns of the trend's terms. The trend applies outside
     the ``trend_ranges`` (candidates, 2, terms) of this GPU. ``donors`` (candidates,) names the GPU that gives each
-    candidate's measurements, or "". ``donor_formulas`` has the family's formulas on the donors other than this GPU.
+    candidate's measurements, or "". ``donor_formulas`` has the family's formulas on the donors other than this GPU, and
+    ``own_formulas`` has this GPU's. The second formula has the bandwidth that copies reach.
     """
 
     boosted: BoostedArrays
@@ -85,7 +86,8 @@ class TreeSource(Source):
     trend_positions: np.ndarray
     trend_ranges: np.ndarray
     donors: tuple[str, ...]
-    donor_formulas: Mapping[str, Formula]
+    donor_formulas: Mapping[str, tuple[Formula, Formula]]
+    own_formulas: tuple[Formula, Formula]
     near: SettingMeasurements | None
 
     @classmethod
@@ -117,7 +119,8 @@ class TreeSource(Source):
             trend_positions=np.array([columns.varying.index(name) for name in trend.names] if trend else []),
             trend_ranges=np.array([trend.range_of(candidate.key, gpu) for candidate in candidates] if trend else []),
             donors=donors,
-            donor_formulas={name: family.formula(setting.values, similar[name]) for name in scaled},
+            donor_formulas={name: _formulas(setting, similar[name]) for name in scaled},
+            own_formulas=_formulas(setting, context.device),
             near=_setting_measurements(context, arrays, columns, codes, donors),
         )
 
@@ -210,16 +213,33 @@ class TreeSource(Source):
         base_us = base_us + self.call_us[candidate_of_row]
         ratio = np.exp(self._log_correction(sizes, x, candidate_of_row))
         time_us = base_us * ratio
-        # On a donor, the time above the base is latency and waits, which do not scale with the peaks.
+        # On a donor, the time above its roofline is first what its memory loses, for example to error correction. This
+        # GPU's memory has a loss of its own. The rest is latency and waits, which do not scale with the peaks.
         donor_of_row = np.array(self.donors, dtype=object)[candidate_of_row]
-        for donor, formula in self.donor_formulas.items():
+        for donor, formulas in self.donor_formulas.items():
             rows = np.flatnonzero((donor_of_row == donor) & (ratio > 1))
             if not len(rows):
                 continue
-            donor_us = formula.problem(self.context.setting.problem(sizes[rows].T)).roofline_us
+            problem = self.context.setting.problem(sizes[rows].T)
+            donor_us, donor_loss_us = _roofline_and_loss(formulas, problem)
+            _, own_loss_us = _roofline_and_loss(self.own_formulas, problem)
             excess_us = (donor_us + self.call_us[candidate_of_row[rows]]) * (ratio[rows] - 1)
-            time_us[rows] = base_us[rows] + excess_us
+            loss_us = np.minimum(excess_us, donor_loss_us)
+            share = loss_us / np.maximum(donor_loss_us, np.finfo(float).tiny)
+            time_us[rows] = base_us[rows] + share * own_loss_us + excess_us - loss_us
         return np.maximum(time_us, self.context.min_us[candidate_of_row])
+
+
+def _formulas(setting: QuerySetting, gpu: Gpu) -> tuple[Formula, Formula]:
+    """Return the family's formulas with the datasheet's bandwidth, and with the bandwidth that copies reach."""
+    copying = replace(gpu, dram_gbs=gpu.dram_share * gpu.dram_gbs)
+    return setting.family.formula(setting.values, gpu), setting.family.formula(setting.values, copying)
+
+
+def _roofline_and_loss(formulas: tuple[Formula, Formula], problem: AnyProblem) -> tuple[np.ndarray, np.ndarray]:
+    """Return the roofline time in µs, and the time that the bandwidth of copies adds to it, (rows,)."""
+    roofline_us, copied_us = (np.asarray(formula.problem(problem).roofline_us) for formula in formulas)
+    return roofline_us, copied_us - roofline_us
 
 
 def _template(context: Context, arrays: BoostedArrays, width: int) -> np.ndarray:
