@@ -106,6 +106,7 @@ def test_tokens_are_the_elements_of_input_ids() -> None:
     )
     assert time.tokens_per_s == pytest.approx(3 * 4 * 128 / time.total_us * 1e6) and resized.tokens == 8 * 128
     assert any("step has a factor of 1.27" in note for note in time.notes) and time.step_factor == 1
-    assert time_module(Embedded(causal=True), ids, "h100-sxm", training=True).step_factor == 1.27
+    causal = time_module(Embedded(causal=True), ids, "h100-sxm", training=True)
+    assert causal.step_factor == 1.27 and any("config.json has fused kernels" in note for note in causal.notes)
     unnamed = time_module(Embedded(), ids, "h100-sxm")
     assert unnamed.tokens_per_s is None and not any("factor of" in note for note in unnamed.notes)
