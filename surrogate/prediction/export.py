@@ -326,6 +326,8 @@ def c_header(picks: Picks) -> str:
         ]
     if not rows:
         raise InputError(EMPTY)
+    rows.sort(key=lambda row: row[0])
+    solvers = [_c_value(selection.estimates[0].candidate.solver) for _, _, selection in rows] if is_conv else []
     family_suffix = "" if is_conv else f"_{_identifier(family.name)}"
     # Python sorts texts in the order of their UTF-8 bytes, as strcmp does.
     return (
@@ -340,7 +342,8 @@ def c_header(picks: Picks) -> str:
             numbers=FIELDS if is_conv else [*map(_c_name, family.size_names)],
             texts=() if is_conv else [*map(_c_name, family.setting_names)],
             parameters={_c_name(name): _c_type(values) for name, values in parameters.items()},
-            rows=[_c_row(*row) for row in sorted(rows, key=lambda row: row[0])],
+            rows=[_c_row(*row) for row in rows],
+            solvers=solvers if any(solver != '""' for solver in solvers) else [],
         )
         + "\n"
     )

@@ -107,6 +107,22 @@ def answered(program: str, folder: Path, *defined: str, given: str = "") -> list
     return run.stdout.splitlines()
 
 
+def looked_up(problems: list[Conv], folder: Path, *defined: str) -> list[str]:
+    """Return the lines that a program prints for the problems, by the header ``picks.h`` of the folder."""
+    fields = f"-DFIELDS={', '.join(f'&p.{name}' for name in FIELDS)}", f"-DFIELD_COUNT={len(FIELDS)}"
+    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in problems)
+    return answered("conv", folder, "-pedantic", *fields, *defined, given=lines)
+
+
+@needs_compiler
+def test_the_header_names_the_solver_of_each_pick(amd: Bundle, tmp_path: Path) -> None:
+    predictor, problems = Predictor(amd), convs(15)
+    (tmp_path / "picks.h").write_text(export(picks_for(predictor, problems), "c-header"))
+    solvers = [line.split()[0] for line in looked_up(problems, tmp_path, "-DSOLVERS")]
+    assert solvers == [predictor.select(conv).candidates[0].solver for conv in problems]
+    assert len({*solvers}) == 2
+
+
 @needs_compiler
 def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -> None:
     """Every exported problem is found; other batches and directions are not."""
@@ -114,9 +130,7 @@ def test_the_header_compiles_and_answers(predictor: Predictor, tmp_path: Path) -
     (tmp_path / "picks.h").write_text(export(picks_for(predictor, problems), "c-header"))
     others = [conv.with_batch(conv.n + 100) for conv in problems]
     backward = Conv(**{**problems[0].to_dict(), "direction": "bwd_data"})
-    lines = "\n".join(" ".join(map(str, _numbers(conv))) for conv in [*problems, *others, backward])
-    fields = f"-DFIELDS={', '.join(f'&p.{name}' for name in FIELDS)}"
-    answers = answered("conv", tmp_path, "-pedantic", fields, f"-DFIELD_COUNT={len(FIELDS)}", given=lines)
+    answers = looked_up([*problems, *others, backward], tmp_path)
     for conv, line in zip(problems, answers, strict=False):
         ranked = predictor.select(conv).candidates
         enum, fallback, time_us = line.split()
