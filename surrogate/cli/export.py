@@ -1,6 +1,5 @@
 """``seer export``: write the picks of many problems for other programs."""
 
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -94,9 +93,11 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
 
 def _grouped(reasons: Mapping[str, str]) -> Iterator[str]:
     """Yield one line for each reason: its problems, or their count and the first. Numbers do not tell reasons apart."""
+    from surrogate.prediction.results import without_numbers
+
     groups: dict[str, list[str]] = {}
     for problem, reason in reasons.items():
-        groups.setdefault(re.sub(r"[0-9.]+( [KMG]iB)?", "", reason), []).append(problem)
+        groups.setdefault(without_numbers(reason), []).append(problem)
     for problems in groups.values():
         count = len(problems) - MAX_LISTED
         further = f" and {count:,} more" if count > 0 else ""

@@ -1,6 +1,5 @@
 """``seer predict``: predict the time of one problem, or of every row of a table."""
 
-from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ MAX_NOTES = 10
 @click.command(context_settings=FLAGS)
 @problem_options
 @option("--algorithm", "The algorithm to predict. [the fastest]", metavar="NAME")
-@option("--data", "A table of problems and algorithms: parquet, CSV or JSON.", PATH)
+@option("--data", "A table of problems and algorithms: parquet, CSV, JSON, or a problem a line.", PATH)
 @output_option("The table to write, with --data; - for CSV on standard output.", required=False)
 @output_options
 def command(
@@ -61,14 +60,16 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
     Raises `InputError` if the table lacks sizes, breaks a rule, or contradicts the options.
     """
     from surrogate.cli.datasets import progress_bar
-    from surrogate.dataset.tables import table_parts, table_writer
+    from surrogate.dataset.tables import table_writer
+    from surrogate.prediction.results import NoteCounts
+    from surrogate.prediction.table import problem_table
 
     predictor = open_predictor(options)
     settings = settings_of(options)
     done = in_domain = 0
-    notes: Counter[str] = Counter()
+    notes = NoteCounts()
     with (
-        table_parts(data) as table,
+        problem_table(data, predictor.bundle.described_family) as table,
         table_writer(output, {"schema": 1, **table.metadata}) as write,
         progress_bar("predict", unit="row") as progress,
     ):
@@ -91,6 +92,4 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
             in_domain += int(columns["in_domain"].sum())
             notes.update(chain.from_iterable(answers.notes))
             progress(done, table.rows)
-    first = [f"{rows:,} row{'s' * (rows != 1)}: {note}" for note, rows in notes.most_common(MAX_NOTES)]
-    further = [f"{len(notes) - MAX_NOTES} more notes"] if len(notes) > MAX_NOTES else []
-    return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *first, *further])
+    return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *notes.lines("row", MAX_NOTES)])

@@ -21,6 +21,7 @@ from surrogate.prediction.results import (
     ROOFLINE,
     SOURCES,
     Limits,
+    NoteCounts,
     Ranked,
     Selection,
     by_reason,
@@ -85,12 +86,10 @@ class Picks:
     def caveats(self) -> list[str]:
         """The sources of the picks, and their most frequent caveats with the number of picks."""
         sources = Counter(each.estimates[0].source for each in self.feasible)
-        notes = Counter(note for each in self.feasible for note in each.caveats()).most_common(MAX_CAVEATS)
+        notes = NoteCounts()
+        notes.update(note for each in self.feasible for note in each.caveats())
         listed = ", ".join(f"{SOURCES[name]} ({name}): {count}" for name, count in sources.items())
-        return [
-            f"Sources of the times: {listed}",
-            *(f"{count} pick{'s' * (count > 1)}: {note}" for note, count in notes),
-        ]
+        return [f"Sources of the times: {listed}", *notes.lines("pick", MAX_CAVEATS)]
 
     @property
     def left_out(self) -> dict[AnyProblem, str]:

@@ -13,7 +13,16 @@ from surrogate.features.families import AnyProblem, DescribedProblem, Family, fa
 from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking, rankings_of
 from surrogate.prediction.resolve import Question, Resolver, is_problem
-from surrogate.prediction.results import Estimate, Excluded, KernelTime, Limits, Prediction, Predictions, Selection
+from surrogate.prediction.results import (
+    Answers,
+    Estimate,
+    Excluded,
+    KernelTime,
+    Limits,
+    Prediction,
+    Predictions,
+    Selection,
+)
 
 if TYPE_CHECKING:
     from surrogate.prediction.table import Defaults
@@ -113,7 +122,7 @@ class Predictor:
         self, problem: AnyProblem | str, algorithm: str | None = ..., **where: str | None
     ) -> Prediction: ...
     @overload
-    def predict(self, problem: Problems, algorithm: str | None = ..., **where: str | None) -> list[Prediction]: ...
+    def predict(self, problem: Problems, algorithm: str | None = ..., **where: str | None) -> Answers[Prediction]: ...
     @overload
     def predict(self, problem: object, algorithm: str | None = ..., **where: str | None) -> Predictions: ...
     def predict(
@@ -124,7 +133,7 @@ class Predictor:
         library_version: str | None = None,
         library: str | None = None,
         **settings: Any,
-    ) -> Prediction | list[Prediction] | Predictions:
+    ) -> Prediction | Answers[Prediction] | Predictions:
         """Predict the time of an algorithm, or of the fastest one.
 
         Parameters
@@ -145,8 +154,8 @@ class Predictor:
 
         Returns
         -------
-        Prediction, list of Prediction, or Predictions
-            For a problem, for a list, or for a table, row by row. Times are in µs.
+        Prediction, Answers of Prediction, or Predictions
+            For a problem, for a list, or for a table, row by row. Times are in µs. All have ``to_frame()``.
 
         Raises
         ------
@@ -163,7 +172,7 @@ class Predictor:
             return answer
         if _is_list(problem):
             options = {"library_version": library_version, "library": library, **settings}
-            return [self.predict(item, algorithm, **options) for item in problem]
+            return Answers(self.predict(item, algorithm, **options) for item in problem)
         from surrogate.prediction.table import predict_table
 
         self._check_names(problem)
@@ -201,8 +210,9 @@ class Predictor:
 
         Returns
         -------
-        Selection or list of Selection
-            For a problem, for a list, or for a table, row by row. A selection is empty if no candidate is feasible.
+        Selection or Answers of Selection
+            For a problem, or for a list or a table, row by row. Both have ``to_frame()``. A selection is empty if no
+            candidate is feasible.
 
         Raises
         ------
@@ -213,10 +223,10 @@ class Predictor:
             limits = Limits.of(workspace_limit, deterministic, top)
             if _is_list(problem):
                 listed = [self.read(each, **settings) for each in problem]
-                return self._select(listed, limits, LibraryRequest(library or self._library, library_version))
+                return Answers(self._select(listed, limits, LibraryRequest(library or self._library, library_version)))
             self._check_names(problem)
             selections = self._select_table(problem, limits, self._defaults(library, library_version, settings))
-            return selections[0] if _is_one(problem) else selections
+            return selections[0] if _is_one(problem) else Answers(selections)
         key = (problem, workspace_limit, deterministic, top, library_version, library, *settings.items())
         if (answer := self._answers.get(key)) is None:
             limits = Limits.of(workspace_limit, deterministic, top)
@@ -224,7 +234,7 @@ class Predictor:
             answer = self._answers.put(key, self._select([self.read(problem, **settings)], limits, request)[0])
         return answer
 
-    def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> list[Selection]:
+    def select_many(self, problems: Iterable[AnyProblem | str], **options: Any) -> Answers[Selection]:
         """Return the selection of every problem, in order. Equal problems are computed once."""
         return self.select(list(problems), **options)
 

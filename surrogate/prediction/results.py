@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,9 @@ FORMATS = {"90 %, µs": interval_us, "workspace": lambda size: size_text(size), 
 UNKNOWN = "unknown"
 SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,9}))?\s*(?:([KMGTkmgt])([Ii]?))?[Bb]?\s*", re.ASCII)
 """A number with decimals, and a unit. Units with an i are binary, the others are decimal (SI)."""
+
+
+NUMBER = re.compile(r"(?<![\w.-])[0-9][0-9.,]*(?: [KMGT]iB)?(?![\w-])")
 
 
 class Estimate(NamedTuple):
@@ -102,6 +105,9 @@ class Ranked(NamedTuple):
     def to_dict(self) -> dict[str, object]:
         """Return field name → value. ``solver`` and ``parameters`` are left out if they are empty."""
         return {name: value for name, value in self._asdict().items() if value or name not in ("solver", "parameters")}
+
+
+ResultT = TypeVar("ResultT", "Selection", "Prediction")
 
 
 class Excluded(NamedTuple):
@@ -298,6 +304,37 @@ def excluded_notes(excluded: Sequence[Excluded], is_described: bool) -> list[str
     return [f"excluded {count:,} configurations: {reason}" for reason, count in by_reason(excluded).items()]
 
 
+class NoteCounts:
+    """Number of notes of each kind. Notes that differ only in their numbers are of one kind."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+        self._varying: set[str] = set()
+
+    def update(self, notes: Iterable[str]) -> None:
+        """Add notes to the counts."""
+        for note, count in Counter(notes).items():
+            kind = without_numbers(note)
+            self._counts[kind] += count
+            if self._first.setdefault(kind, note) != note:
+                self._varying.add(kind)
+
+    def lines(self, unit: str, limit: int) -> list[str]:
+        """Return a line for each kind, the most frequent first: the number of its ``unit`` and its first note."""
+        lines = [
+            f"{count:,} {unit}{'s' * (count > 1)}{', such as' * (kind in self._varying)}: {self._first[kind]}"
+            for kind, count in self._counts.most_common(limit)
+        ]
+        more = len(self._counts) - limit
+        return [*lines, *([f"{more} more notes"] if more > 0 else [])]
+
+
+def without_numbers(text: str) -> str:
+    """Return a text without its numbers and their units of memory; ``fp16`` and names of GPUs stay."""
+    return NUMBER.sub("", text)
+
+
 def by_reason(excluded: Sequence[Excluded]) -> Counter[str]:
     """Return reason → number of candidates that it excludes."""
     return Counter(candidate.reason for candidate in excluded)
@@ -371,6 +408,26 @@ class Prediction(TableResult):
         }
         notes = [*self.notes, *([f"note: {self.reason}"] if self.reason else [])]
         return Table([record], FORMATS, _title(self), notes=notes)
+
+
+class Answers(list[ResultT]):
+    """The answers for a list of problems, or the selections for a table, in order: a list with `to_frame`."""
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the tables of all answers in one pandas table.
+
+        The column ``row`` has the position of the answer, and ``problem`` its text. A selection has a row for each
+        candidate, and no rows if no candidate is feasible.
+        """
+        import pandas as pd
+
+        frames = [answer.to_frame().assign(row=row, problem=str(answer.problem)) for row, answer in enumerate(self)]
+        frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["row", "problem"])
+        return frame[["row", "problem", *frame.columns.drop(["row", "problem"])]]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Return the answers as JSON values."""
+        return [answer.to_dict() for answer in self]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

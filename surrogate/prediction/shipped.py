@@ -19,7 +19,7 @@ from surrogate.models.call_cost import CallCost, CallKey
 from surrogate.models.support import Support
 from surrogate.prediction.kernel_times import within_peaks
 from surrogate.prediction.predictor import Predictor
-from surrogate.prediction.results import DATASHEET, MODEL, NOTES, Prediction, Predictions
+from surrogate.prediction.results import DATASHEET, MODEL, NOTES, Answers, Prediction, Predictions
 from surrogate.prediction.sources.datasheet import KernelFunction, shipped_product_models
 from surrogate.uncertainty.domain import Domain
 from surrogate.uncertainty.intervals import ALL, UnmeasuredGpuErrors, Widths
@@ -388,7 +388,7 @@ def _cached_predictor(name: str, library: str | None, user_gpus: str) -> Predict
 
 def predict(
     problem: object, *, gpu: str, library: str | None = None, **options: Any
-) -> Prediction | list[Prediction] | Predictions:
+) -> Prediction | Answers[Prediction] | Predictions:
     """Predict times with the bundle of a GPU, which is loaded once.
 
     Parameters
@@ -405,7 +405,7 @@ def predict(
 
     Returns
     -------
-    Prediction, list of Prediction, or Predictions
+    Prediction, Answers of Prediction, or Predictions
         For a problem, a list, or a table.
 
     Raises
@@ -433,7 +433,7 @@ def select(problem: object, *, gpu: str, library: str | None = None, **limits: A
 
     Returns
     -------
-    Selection or list of Selection
+    Selection or Answers of Selection
         The ranked candidates.
 
     Raises

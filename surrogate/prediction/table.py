@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from surrogate.dataset.problem_list import GPU_AND_LIBRARY, expand_problems, stated_setting, unread_note
-from surrogate.dataset.tables import read_table
+from surrogate.dataset.tables import TableParts, read_table, table_parts
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features import InputError, RowError, canonical, check_choice, checked_int
-from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family
+from surrogate.features.errors import first_bytes
+from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family, parse_problem
 from surrogate.features.families import family as family_named
 from surrogate.models.requirements import UNKNOWN
 from surrogate.prediction.ranking import Ranker, has_engines, is_listed
@@ -21,6 +23,8 @@ from surrogate.prediction.resolve import Question, Resolver
 from surrogate.prediction.results import Predictions
 
 CHUNK_ROWS = 16_384
+MAX_LINE = 4096
+"""Maximum length of a problem's text."""
 NO_ANSWER: dict[str, object] = {
     **dict.fromkeys(("library", "algorithm", "source"), ""),
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
@@ -66,6 +70,31 @@ class Group(NamedTuple):
         return self.take(np.lexsort(self.sizes[:, columns].T))
 
 
+@contextmanager
+def problem_table(path: Path, described: DescribedFamily | None = None) -> Iterator[TableParts]:
+    """Yield a table as `table_parts` does. A text with a problem a line is a table with the column ``problem``."""
+    if texts := _problem_texts(path, described):
+        yield TableParts(len(texts), {}, iter([pd.DataFrame({"problem": texts})]))
+        return
+    with table_parts(path) as parts:
+        yield parts
+
+
+def _problem_texts(path: Path, described: DescribedFamily | None) -> list[str]:
+    """Return the lines of a file whose first line is a problem, without comments; empty for any other file."""
+    if not path.is_file() or first_bytes(path, 4) == b"PAR1":
+        return []
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        lines = (line.strip() for line in iter(lambda: file.readline(MAX_LINE), ""))
+        texts = (line for line in lines if line and not line.startswith("#"))
+        first = next(texts, "")
+        try:
+            parse_problem(described.full_text(first) if described else first, described)
+        except InputError:
+            return []
+        return [first, *texts]
+
+
 def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorithm: str | None = None) -> Predictions:
     """Return predictions for every row.
 
@@ -74,8 +103,8 @@ def predict_table(resolver: Resolver, table: object, defaults: Defaults, algorit
     is of the fastest feasible candidate. Raises `InputError` with the first wrong row, and if the table has another
     GPU than ``defaults``.
     """
-    frame = _frame(table)
     described_family = resolver.bundle.described_family
+    frame = _frame(table, described_family)
     family: Family | None = described_family
     requested: CodedTexts | None = None
     if described_family is not None and {*described_family.description.parameters} & {*frame}:
@@ -123,7 +152,8 @@ def table_problems(resolver: Resolver, table: object, defaults: Defaults) -> lis
     Raises `InputError` as `predict_table` does.
     """
     problems: list[tuple[int, AnyProblem, tuple[str, ...]]] = []
-    groups = _groups(resolver, _frame(table), defaults, resolver.bundle.described_family)
+    described = resolver.bundle.described_family
+    groups = _groups(resolver, _frame(table, described), defaults, described)
     for family, setting, sizes, positions in groups:
         distinct, code = np.unique(sizes, axis=0, return_inverse=True)
         place = tuple(setting[name] for name in GPU_AND_LIBRARY)
@@ -286,10 +316,11 @@ def _empty_answers(length: int) -> Columns:
     return out
 
 
-def _frame(table: Any) -> pd.DataFrame:
+def _frame(table: Any, described: DescribedFamily | None) -> pd.DataFrame:
     """Return the table of a DataFrame, a mapping, a list of rows, a structured array or a `Path`."""
     if isinstance(table, Path):
-        table = read_table(table)[0]
+        texts = _problem_texts(table, described)
+        table = pd.DataFrame({"problem": texts}) if texts else read_table(table)[0]
     elif isinstance(table, Mapping) and not any(map(np.ndim, table.values())):
         table = [table]
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)

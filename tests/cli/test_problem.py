@@ -119,6 +119,24 @@ def test_a_table_is_printed_as_text(seer, tmp_path) -> None:
     assert str(expected)[:8] in printed.out and "/dev/stdout" in printed.err
 
 
+def test_a_list_of_texts_is_a_table_and_its_notes_are_counted_by_kind(seer, tmp_path) -> None:
+    """Problems above the memory differ only in their sizes; a text that is not readable has its row."""
+    texts = ["n8c64h28k64r3", *(f"gemm:m{size}n400096k4096" for size in (400096, 500096))]
+    (tmp_path / "list.txt").write_text("\n".join(["# mine", *texts, ""]))
+    result = seer("predict", "--gpu", "v100", "--data", tmp_path / "list.txt", "-o", tmp_path / "o.csv").succeeded()
+    assert result.out.count("does not fit") == 1 and "2 rows, such as: the problem does not fit" in result.out
+    predicted = pd.read_csv(tmp_path / "o.csv")
+    selections, predictions = load("v100").select(tmp_path / "list.txt"), load("v100").predict(texts)
+    assert predicted["problem"].tolist() == texts
+    assert [each.time_us for each in selections] == pytest.approx(predicted["predicted_us"])
+    frame = selections.to_frame()
+    assert frame.groupby("row").size().tolist() == [len(each.candidates) for each in selections]
+    assert frame.groupby("row")["time_us"].min().tolist() == pytest.approx(predictions.to_frame()["time_us"])
+    (tmp_path / "list.txt").write_text("n8c64h28k64r3\nn8c64\n")
+    words = ["predict", "--gpu", "v100", "--data", tmp_path / "list.txt", "-o", "-"]
+    assert seer(*words).is_refusal("row 2: problem 'n8c64'")
+
+
 def test_the_options_of_a_problem_match_the_settings_of_the_families() -> None:
     """The choices are written out in `surrogate.cli.problem`; operators are not options."""
     settings = {name: set[str]() for family in FAMILIES.values() for name in family.settings}
