@@ -21,18 +21,27 @@ from surrogate.report.tables import format_number, shortened
 from surrogate.trace import events, idle, profiling
 from surrogate.trace.events.parts import layer_type
 from surrogate.trace.events.phases import outermost_calls, start_up_calls
-from surrogate.trace.events.tables import Ints, linked
+from surrogate.trace.events.tables import Ints, linked, open_rows, take_rows, with_ancestors
 from surrogate.trace.graph import Graph, Timeline, simulate
 from surrogate.trace.graph.build import OUTSIDE_RANGES, shared_graph
+from surrogate.trace.graph.device import TOLERANCE_NS
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, LAUNCH, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady, step_times_us
+from surrogate.trace.profiling import (
+    NO_DEVICE,
+    Profile,
+    TraceSource,
+    idle_before_us,
+    invalid_reason,
+    steady,
+    step_times_us,
+)
 from surrogate.trace.result import MAX_NAME_LENGTH, Row, deduplicated, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
 from surrogate.trace.whatif.answers import REPLAY_ERROR
-from surrogate.trace.whatif.hardware import call_kinds, matrix_kernels, on_matrix_units, tf32_factors
+from surrogate.trace.whatif.hardware import call_kinds, kernel_dtypes, matrix_kernels, on_matrix_units, tf32_factors
 from surrogate.trace.whatif.primitives import OPTIMIZER, on_weights
 from surrogate.trace.whatif.training import FUSED_BYTES, optimizer_of, update_tasks
 
@@ -43,10 +52,10 @@ MIN_SAVED_SHARE = 0.5
 _LAYOUT = r"(?i)nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw|batched_transpose"
 _TORCH = re.compile(r"^(?:aten::|c10|torch|nn\.Module)|\bat::native|torch::autograd")
 """Matches names of operators, modules and kernels of PyTorch."""
-_FILES = re.compile(r"^(?:p?read|p?write|f?open|fread|fwrite|fgets|getline|mmap|f?sync|l?seek|io_)")
-"""Matches calls of the operating system that read and write files."""
+_FILES = re.compile(r"^(?:p?read|p?write|f?open|fread|fwrite|fgets|getline|mmap|f?sync|l?seek|io_|<built-in )")
+"""Matches calls of the operating system, and Python's own functions, that read and write files."""
 FILE_RANGE = re.compile(r"(?i)(?<![a-z])(?:io|i/o|files?|disk|(?:read|load(?!.*balanc)|writ|sav)(?:e|ing)?)(?![a-z])")
-"""Matches the names of users' ranges around files."""
+"""Matches the names of users' ranges around files, if such calls are recorded in them."""
 _CODE = (idle.RANGE, idle.SYSTEM, idle.COLLECTION, idle.PYTHON, idle.UNKNOWN)
 """Causes of idle time in the program's own code."""
 _CAPTURED = (events.LAUNCH, events.MEMSET_CALL, events.RECORD_CALL, events.OTHER_CALL)
@@ -158,10 +167,35 @@ class FinderInput:
         return sources_by_layer(self.profile)
 
     @cached_property
+    def dtype(self) -> np.ndarray:
+        """The data type of each task, "" if it is unknown."""
+        return kernel_dtypes(self.graph, self.profile)
+
+    @cached_property
+    def unweighted(self) -> Mask:
+        """The kernels that do not work on weights."""
+        return select(self.graph, kind="kernel") & ~on_weights(self.graph)
+
+    @property
+    def typed_us(self) -> float:
+        """The time of `unweighted` kernels with a known data type, in all iterations."""
+        return float(self.graph.duration_us[self.unweighted & (self.dtype != "")].sum())
+
+    @property
+    def has_types(self) -> bool:
+        """Whether at least half of the time of `unweighted` kernels has a known data type."""
+        return self.typed_us >= 0.5 * self.graph.duration_us[self.unweighted].sum()
+
+    @cached_property
     def on_files(self) -> Mask:
         """The pieces in which the host reads or writes files, by the open call of the system or the user's range."""
-        pieces, in_files = self.pieces, self.trace.name_matches(self.trace.frames, _FILES.match)
-        by_range = (pieces["cause"] == idle.RANGE) & pieces["name"].str.contains(FILE_RANGE)
+        pieces, trace = self.pieces, self.trace
+        in_files = trace.name_matches(trace.frames, _FILES.match)
+        # A range's name counts only if such calls are recorded in a range of this name.
+        around = open_rows(trace.ranges, trace.frames.start_ns[in_files], trace.frames.thread[in_files])
+        rows = np.flatnonzero(with_ancestors(trace.ranges, around))
+        labels = {layer_type(trace.name_of(trace.ranges, row), trace.repeated) for row in rows.tolist()}
+        by_range = (pieces["cause"] == idle.RANGE) & pieces["name"].isin(filter(FILE_RANGE.search, labels))
         by_call = linked(in_files, pieces["system_call"].to_numpy(), False)
         return self.has_cause(*_CODE) & (by_range.to_numpy(bool) | by_call)
 
@@ -170,6 +204,12 @@ class FinderInput:
         """The pieces in which the host is in the DataLoader; calls that block it there included."""
         blocked = self.pieces["name"].str.contains(idle.LOADER_RANGE, regex=False)
         return ((self.pieces["cause"] == idle.LOADER) | blocked).to_numpy(bool)
+
+    @cached_property
+    def has_own_cause(self) -> Mask:
+        """The pieces in which the host waits for data, files, memory or a call of the operating system."""
+        is_memory = linked(self.trace.calls.kind, self.pieces["call"].to_numpy()) == events.MEMORY_CALL
+        return is_memory | self.in_loader | self.on_files | self.has_cause(idle.SYSTEM)
 
     def idle_us(self, pieces: Mask) -> float:
         """Return the idle time of the pieces per iteration in µs."""
@@ -190,6 +230,22 @@ class FinderInput:
         """Return the pieces after the launch of one of the activities."""
         return self.has_cause(idle.LAUNCHED) & self.pieces["following"].isin(activities).to_numpy()
 
+    def closed_by(self, changed: Graph) -> Mask:
+        """Return the pieces of gaps that a graph with other edges shortens, except those with a cause of their own.
+
+        The host's waits for files, data, memory and other calls do not end earlier if it begins them earlier.
+        """
+        tasks = np.isin(self.graph.kind, DEVICE_KINDS) & (self.graph.row >= 0)
+        rows, shorter = self.graph.row[tasks], np.zeros(len(self.trace.activities), np.bool_)
+        work, device = take_rows(self.trace.activities, rows), self.profile.device_of[rows]
+        before_us, after_us = (
+            idle_before_us(replace(work, start_ns=1e3 * line.start_us[tasks], end_ns=1e3 * line.end_us[tasks]), device)
+            for line in (self.baseline, simulate(changed))
+        )
+        shorter[rows] = before_us - after_us > TOLERANCE_NS / 1e3
+        is_closed = linked(shorter, self.pieces["following"].to_numpy(), False)
+        return is_closed & self.has_cause(idle.OPERATOR, idle.LAUNCHED, *_CODE, idle.CALL) & ~self.has_own_cause
+
     def in_calls(self, rows: Ints) -> Mask:
         """Return the pieces during the calls, and later pieces of gaps that begin while one of the calls blocks.
 
@@ -197,8 +253,7 @@ class FinderInput:
         """
         call, blocked = self.pieces[["call", "blocked"]].to_numpy().T
         during, after = (np.isin(linked(self.outer, each), self.outer[rows]) for each in (call, blocked))
-        is_memory = linked(self.trace.calls.kind, call) == events.MEMORY_CALL
-        is_other = is_memory | self.has_cause(idle.START_UP, idle.BLOCKED, idle.LOADER, *_CODE)
+        is_other = self.has_own_cause | self.has_cause(idle.START_UP, idle.BLOCKED, *_CODE)
         return (during | (after & ~is_other)) & ~self.in_loader & ~self.on_files
 
     def during(self, pieces: Mask) -> Mask:
@@ -297,14 +352,15 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
     if not len(trace.activities) and not len(trace.ranges):
         return [], f"{trace.source}: {NO_DEVICE}"
     has_shapes = bool((trace.ranges.shapes >= 0).any())
+    case = FinderInput(profile)
     present = {"device": len(trace.activities) > 0, "shapes": has_shapes, "gpu": profile.gpu is not None}
+    present["types"] = has_shapes or case.has_types
     missing = {find: [need for need in TEXTS[find.__name__]["needs"] if not present[need]] for find in FINDERS}
     unchecked = deduplicated(
         (f"“{TEXTS[find.__name__]['title'].format(arithmetic='fp32 or TF32')}”", TEXTS["lacks"][needs[0]])
         for find, needs in missing.items()
         if needs
     )
-    case = FinderInput(profile)
     findings = [finding for find in FINDERS if not missing[find] and (finding := _simulated(case, find))]
     return sorted(findings, key=lambda finding: -finding.gain_us), "; ".join(unchecked)
 
@@ -454,15 +510,9 @@ def whole_step_in_fp32(case: FinderInput) -> Draft | None:
 
     Work on weights and optimizer states does not count, because autocast keeps it in fp32.
     """
-    gpu, graph = case.profile.gpu, case.graph
-    tasks = select(graph, kind="kernel") & ~on_weights(graph)
-    dtype = np.array([*case.profile.dtype, ""])[np.where(tasks, graph.row, -1)]
-    fp32_us, half_us, all_us = (
-        graph.duration_us[part].sum() for part in (dtype == "fp32", np.isin(dtype, ("fp16", "bf16")), tasks)
-    )
-    typed_us = fp32_us + half_us
-    share = fp32_us / (typed_us or 1.0)
-    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or typed_us < 0.5 * all_us:
+    gpu, graph, tasks = case.profile.gpu, case.graph, case.unweighted
+    share = graph.duration_us[tasks & (case.dtype == "fp32")].sum() / (case.typed_us or 1.0)
+    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or not case.has_types:
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
@@ -523,7 +573,7 @@ def data_loading(case: FinderInput) -> Draft | None:
 
 
 def file_access(case: FinderInput) -> Draft | None:
-    """Find time of the host in files: calls of the operating system, and the user's ranges named so."""
+    """Find time of the host in files: calls of the system and of Python, and ranges named so that hold such calls."""
     trace, is_call = case.trace, case.on_files & (case.pieces["system_call"] >= 0)
     calls = np.array([*trace.names, ""], object)[linked(trace.frames.name, case.pieces["system_call"].to_numpy())]
     places = filter(None, [case.idle_names(case.on_files), case.idle_names(is_call, calls)])
@@ -556,24 +606,26 @@ def host_outside_layers(case: FinderInput) -> Draft | None:
 
 
 def device_awaited(case: FinderInput) -> Draft | None:
-    """Find calls that wait for the device, such as reads of a value, before other launches of the same iteration."""
+    """Find calls that wait for the device, such as reads of a value, before other launches.
+
+    Without the wait, the host launches ahead, so gaps before later kernels close, too.
+    """
     graph, trace = case.graph, case.trace
     numbers = np.arange(len(graph))
-    launches = np.isin(case.call_kind, (events.LAUNCH, events.GRAPH_LAUNCH))
-    last = np.full(case.steps + 1, -1)
-    np.maximum.at(last, graph.iteration[launches], numbers[launches])
+    launches = np.isin(case.call_kind, (events.LAUNCH, events.GRAPH_LAUNCH)) & (graph.iteration >= 0)
     # Copies to the device from pageable memory make the host wait, too, but `unpinned_copies` reports those.
     awaited = np.isin(numbers, graph.dst[graph.edge_kind == SYNC]) & (graph.kind == CALL) & (graph.row >= 0)
     copying = np.isin(graph.row, trace.activities.call[trace.activities.copy_kind == events.TO_DEVICE])
-    tasks = awaited & ~copying & (numbers < last[graph.iteration])
+    tasks = awaited & ~copying & (graph.iteration >= 0) & (numbers < np.max(numbers[launches], initial=-1))
     around = trace.calls.range[graph.row[tasks]]
     around = np.where(linked(trace.ranges.kind, around) == events.STEP, -1, around).tolist()
     names = {
         layer_type(trace.name_of(trace.ranges, row), trace.repeated) if row >= 0 else "code outside operators"
         for row in around
     }
-    pieces, fields = case.in_calls(graph.row[tasks]), {"names": ", ".join(sorted(names)[:4])}
-    return Draft(tasks, _unawaited(graph, tasks), idle=pieces, fields=fields)
+    changed, fields = _unawaited(graph, tasks), {"names": ", ".join(sorted(names)[:4])}
+    pieces = case.in_calls(graph.row[tasks]) | case.closed_by(changed)
+    return Draft(tasks, changed, idle=pieces, fields=fields)
 
 
 def unpinned_copies(case: FinderInput) -> Draft | None:

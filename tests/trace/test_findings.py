@@ -14,6 +14,7 @@ import surrogate.trace.findings as finders
 from surrogate.trace import events as kinds
 from surrogate.trace.events.parts import trim
 from surrogate.trace.events.read import trace_files
+from surrogate.trace.events.tables import take_rows
 from surrogate.trace.findings import advice, format_findings
 from surrogate.trace.idle import idle_table
 from surrogate.trace.iteration.ranks import rank_summary
@@ -142,6 +143,8 @@ def plant_host_outside_layers(events: Events, name: str = "augment") -> None:
 
 def plant_file_access(events: Events) -> None:
     plant_host_outside_layers(events, "IO 7")
+    read_call = "<built-in method read of _io.BufferedReader object at 0x7f2a>"
+    events.append(on_host("python_function", read_call, step_start(events) + MS, MS))
 
 
 def plant_start_up(events: Events) -> None:
@@ -295,8 +298,11 @@ def test_findings_of_resnet50_are_on_the_host(real, seer, measurements):
 
 
 def test_a_program_that_waits_for_its_files_is_told_so(real):
-    """Power iteration idles 14.6 of 40.7 ms a step in its ranges "IO N"; it does not use PyTorch."""
-    findings, _ = finders.find_all(profile(real("nsys_power_iteration.sqlite")))
+    """Power iteration idles 14.6 of 40.7 ms a step in its ranges "IO N", with calls of files; it is no PyTorch."""
+    trace = real("nsys_power_iteration.sqlite")
+    named = profile(replace(trace, frames=take_rows(trace.frames, np.arange(0))))
+    assert not finders.FinderInput(named).on_files.any()  # the name alone is no evidence
+    findings, _ = finders.find_all(profile(trace))
     assert [finding.title for finding in findings] == [finders.TEXTS["file_access"]["title"]]
     assert "IO # 14.64 ms" in findings[0].evidence and "read ahead" in findings[0].change
     check_supported(findings[0])
@@ -316,13 +322,43 @@ def test_time_of_a_system_call_after_a_synchronise_is_not_the_synchronise_s(read
         )
     ]
     trace = read({"schemaVersion": 1, "traceEvents": steps})
-    for kind, change in ((kinds.COLLECTION, "gc.freeze"), (kinds.SYSTEM_CALL, "do that piece of work once")):
+    changes = {kinds.COLLECTION: "gc.freeze", kinds.SYSTEM_CALL: "do that piece of work once"}
+    for kind, change in changes.items():
         frames = replace(trace.frames, kind=np.full(len(trace.frames), kind))
         findings, _ = finders.find_all(profile(replace(trace, frames=frames)))
-        assert findings[0].change.startswith(change)
-    assert [finding.title for finding in findings] == [finders.TEXTS["host_outside_layers"]["title"]]
-    assert "net.py(1): poll 4 ms" in findings[0].evidence and findings[0].gain_us < 4.25 * MS
-    check_supported(findings[0])
+        by_title = {finding.title: finding for finding in findings}
+        code = by_title.pop(finders.TEXTS["host_outside_layers"]["title"])
+        assert code.change.startswith(change) and code.gain_us < 4.25 * MS
+        # A collection overlaps the device's work if the host does not wait before it; the wait of poll may not.
+        ((title, awaited),) = by_title.items()
+        assert title == finders.TEXTS["device_awaited"]["title"]
+        assert awaited.gain_us == pytest.approx((4.3 if kind == kinds.COLLECTION else 0.3) * MS)
+    assert "net.py(1): poll 4 ms" in code.evidence
+    check_supported(code)
+
+
+@pytest.mark.parametrize("waits_after", [5, 19])
+def test_gain_without_a_wait_is_the_step_of_a_host_that_runs_ahead(waits_after, read):
+    """The host launches a kernel each 40 µs, 20 a step: 5 of 160 µs, 15 of 3 µs, in this order or the reverse."""
+    times = [160] * 5 + [3] * 15 if waits_after == 5 else [3] * 15 + [160] * 5
+    recorded, host, free, number = [], 0.0, 0.0, 0
+    for step in range(6):
+        begin = host
+        for position, time in enumerate(times):
+            start = max(free, host + 6)
+            recorded += [event("cpu_op", "aten::relu", host, 39), call("cudaLaunchKernel", host + 1, 4, number)]
+            recorded.append(device("k", start, time, number))
+            host, free, number = host + 40, start + time, number + 1
+            if position == waits_after:
+                recorded.append(call("cudaStreamSynchronize", host, max(free - host, 1), 1000 + step))
+                host = max(free, host + 1)
+        recorded.append(event("user_annotation", f"ProfilerStep#{step}", begin, host - begin))
+    findings, _ = finders.find_all(profile(read({"schemaVersion": 1, "traceEvents": recorded})))
+    (finding,) = [each for each in findings if each.title == finders.TEXTS["device_awaited"]["title"]]
+    # The device then works for 845 µs a step without a pause, after the first launch or the first 15.
+    right_us = 845 + (6 if waits_after == 5 else 6 + 15 * 40 - 15 * 3) / 6
+    assert finding.step_us - finding.gain_us == pytest.approx(right_us, rel=0.02)
+    check_supported(finding)
 
 
 def test_start_up_inside_a_launch_is_found(read):
@@ -337,6 +373,30 @@ def test_start_up_inside_a_launch_is_found(read):
     assert findings[0].title == finders.TEXTS["start_up"]["title"]
     assert findings[0].gain_us == pytest.approx(379 * MS / 2, rel=1e-3)
     check_supported(findings[0])
+
+
+@pytest.mark.parametrize("dims", [[[4096, 4096]] * 2, []])
+def test_amp_gains_at_least_as_much_as_tf32(dims, read):
+    """A product on plain units is 8 times as fast by an A100's peaks in TF32, 19.5 and 156 TFLOP/s; a relu takes half.
+
+    Without shapes, as in Nsight Systems' traces, names show the types, and sgemm takes a third (Daydream).
+    """
+    product = {"Input Dims": dims, "Input type": ["float"] * len(dims), "External id": 1}
+    recorded = [
+        *(event("cpu_op", "aten::mm", 0, 9, **product), call("cudaLaunchKernel", 2, 3, 1)),
+        *(event("cpu_op", "aten::relu", 10, 9), call("cudaLaunchKernel", 12, 3, 2)),
+        *(device("ampere_sgemm_128x64_nn", 9, 8 * MS, 1), device("relu_kernel<float>", 8010, MS, 2)),
+        call("cudaDeviceSynchronize", 20, 8990, 3),
+    ]
+    gpu = {"id": 0, "name": "NVIDIA A100-SXM4-80GB"}
+    findings = advice(profile(read({"deviceProperties": [gpu], "traceEvents": recorded})))
+    expected = [("The step computes in fp32", 7.5), ("Products of fp32 run without TF32", 7.0)]
+    found = [(finding.title, finding.gain_us / MS) for finding in findings]
+    assert found == (
+        [(title, pytest.approx(ms, rel=1e-3)) for title, ms in expected]
+        if dims
+        else [(expected[0][0], pytest.approx(8 * 2 / 3 + 0.5))]
+    )
 
 
 @cases(__file__)
@@ -387,7 +447,7 @@ def test_a_cpu_trace_shows_the_share_of_its_data_loading(read):
 def test_findings_exclude_iterations_far_longer_than_the_median(real):
     """Five of the thirty iterations wait for data for 3 to 21 times the median."""
     trace = real("resnet_training_2080ti_no_dims.json.gz")
-    with pytest.warns(UserWarning, match="“The step computes in fp32 or TF32”, .* lacks shapes .* record_shapes=True"):
+    with pytest.warns(UserWarning, match="“Products of fp32 run without TF32”, .* lacks shapes .* record_shapes=True"):
         findings = {finding.title: finding for finding in advice(trace)}
     loading = findings["The step waits for its data"]
     assert 150e3 < loading.step_us < 200e3 and "num_workers=8" not in loading.change

@@ -68,9 +68,9 @@ SYNC_KINDS = ("event", "stream waits for event", "stream", "context", "unknown")
 
 _PATTERNS: dict[str, dict[str, str]] = read_toml(__file__, "kinds.toml")
 
-COLLECTIVE_NAME, COLLECTION_NAME, NUMBER = map(re.compile, _PATTERNS["names"].values())
-"""Match the names of kernels that communicate, those of frames and NVTX ranges that are garbage collections, and the
-numbers and hashes in a label.
+COLLECTIVE_NAME, COLLECTION_NAME, FILE_CALL, NUMBER = map(re.compile, _PATTERNS["names"].values())
+"""Match the names of kernels that communicate, those of frames and NVTX ranges that are garbage collections, Python's
+functions on files, and the numbers and hashes in a label.
 """
 
 

@@ -207,8 +207,10 @@ def _frame_kind(name: str) -> int:
     """Return the kind of a Python frame, -1 for a frame that is not kept.
 
     Modules, lines of user code, such as ``model.py(12): forward``, the DataLoader's code and garbage collections are
-    kept. Other lines of torch and of Python's library are not.
+    kept. Other lines of torch and of Python's library are not. Python's own functions on files are system calls.
     """
+    if events.FILE_CALL.search(name):
+        return events.SYSTEM_CALL
     if events.COLLECTION_NAME.search(name):
         return events.COLLECTION
     file, is_line, _ = name.partition(".py(")

@@ -48,11 +48,11 @@ _AUXILIARY = {*PREPARING, "winograd_transform", "im2col"}
 def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """Mixed precision: sgemm and wgrad kernels take 1/3 of their time, other fp32 and all TF32 ones 1/2 (Daydream).
 
-    Kernels in half or double precision do not change, and neither does work on weights, gradients and optimizer states,
-    which autocast keeps in fp32. Autocast launches casts. The upper end of the interval has one cast per changed
-    kernel, which doubles the time of the kernel's launch. At the lower end, products outside matrix units are
-    as fast as by the peaks of TF32, if the GPU has it. Raises `InputError` if no kernel is known to be fp32, or if the
-    GPU computes no faster in half precision than in fp32.
+    Products outside matrix units are at least as fast as by the peaks of TF32, if the GPU has it, because 16 bits are
+    no slower. The upper end of the interval has Daydream's factors, and one cast per changed kernel, which doubles the
+    time of the kernel's launch. Kernels in half or double precision do not change, and neither does work on weights,
+    gradients and optimizer states, which autocast keeps in fp32. Raises `InputError` if no kernel is known to be fp32,
+    or if the GPU computes no faster in half precision than in fp32.
     """
     gpu = setting.profile.gpu
     if gpu and not has_fast_half(gpu):
@@ -62,14 +62,15 @@ def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     changed = _fp32_kernels(graph, setting)
     factor = np.where(matrix, 1 / MATRIX_SPEEDUP, 1 / OTHER_SPEEDUP)
     faster = scale(graph, changed, factor)
-    assumes, low = sentence("amp", matrix=MATRIX_SPEEDUP, other=OTHER_SPEEDUP), None
+    high = scale(faster, launches_of(graph, changed), 2.0)
+    assumes = sentence("amp", matrix=MATRIX_SPEEDUP, other=OTHER_SPEEDUP)
     if gpu and gpu.tf32_tflops:
         products, tf32 = tf32_factors(graph, setting.profile)
         if (tf32 < factor[products]).any():
             factor[products] = np.minimum(factor[products], tf32)
-            low = scale(graph, changed, factor)
-            assumes += "; at the lower end, products outside tensor cores are as fast as by the peaks of TF32"
-    return Change(faster, low, scale(faster, launches_of(graph, changed), 2.0), assumes=assumes)
+            faster = scale(graph, changed, factor)
+            assumes += "; products outside tensor cores at least as fast as by the peaks of TF32"
+    return Change(faster, None, high, assumes=assumes)
 
 
 def has_fast_half(gpu: Gpu) -> bool:
@@ -102,15 +103,20 @@ def _fp32_kernels(graph: Graph, setting: WhatIfSetting) -> Mask:
     `InputError` if no kernel is known to be fp32.
     """
     kernels = select(graph, kind="kernel") & ~on_weights(graph)
-    recorded = np.array([*setting.profile.dtype, ""])[np.where(kernels, graph.row, -1)]
-    by_name = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
-    dtype = np.where(recorded == "", np.array([*by_name, ""])[graph.name], recorded)
+    dtype = kernel_dtypes(graph, setting.profile)
     is_fp32 = kernels & (dtype == "fp32")
     if not is_fp32.any():
         raise InputError("no kernel outside the optimizer is known to be fp32 in this trace, so nothing changes")
     typed_us = graph.duration_us[kernels & (dtype != "")].sum()
     is_mostly_fp32 = graph.duration_us[is_fp32].sum() >= typed_us / 2
     return is_fp32 | (kernels & (dtype == "") & is_mostly_fp32)
+
+
+def kernel_dtypes(graph: Graph, profile: Profile) -> np.ndarray:
+    """Return the data type of each task by its operator's shapes, else ``fp32`` or ``other`` by its name, else ""."""
+    recorded = np.array([*profile.dtype, ""])[np.where(np.isin(graph.kind, DEVICE_KINDS), graph.row, -1)]
+    by_name = ["other" if _OTHER_TYPE.search(name) else "fp32" * bool(_FP32.search(name)) for name in graph.names]
+    return np.where(recorded == "", np.array(by_name)[graph.name], recorded)
 
 
 def matrix_kernels(graph: Graph) -> Mask:
