@@ -209,7 +209,12 @@ def other_gpu(graph: Graph, setting: WhatIfSetting, value: float | None) -> Chan
     rows = rows[graph.kind[rows] != COLLECTIVE]
     rows, factor = _with_earlier(graph, rows, _ratios(trace, times, graph.row[rows]))
     changed = scale(graph, rows, factor)
-    ends = (scale(changed, rows, times.factor_90**side) for side in (-1, 1))
+    # At the low end, the other machine's host copies pageable memory as fast as the target's link.
+    is_pageable = pageable_copies(trace) & (trace.activities.bytes > 0) & (target.pcie_gbs > 0)
+    link_us = trace.activities.bytes / (1e3 * (target.pcie_gbs or 1.0))
+    fastest = np.where(is_pageable, link_us / np.maximum(times.time_us, 1e-3), 1.0)
+    low = np.minimum(1 / times.factor_90, linked(fastest, graph.row[rows], 1.0))
+    ends = scale(changed, rows, low), scale(changed, rows, times.factor_90)
     unmeasured = sum(part.time_us for part in times.parts if part.source == RATES)
     share = unmeasured / (sum(part.time_us for part in times.parts) or 1.0)
     notes = [sentence("rates", share=share, own=own_gpu.name, target=target.name)] * (share >= 0.005)

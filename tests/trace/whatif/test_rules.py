@@ -23,6 +23,7 @@ from surrogate.trace.whatif.hardware import convolutions_of, has_fast_half
 from surrogate.trace.whatif.setting import sentence
 from surrogate.trace.whatif.training import NETWORK
 from tests.known import cases, known_answers
+from tests.trace.events import call, device
 from tests.trace.whatif.steps import FakeAlgorithms, Op, trace_of
 
 
@@ -251,6 +252,16 @@ def test_gpu_what_if_agrees_with_published_training(resnet_graph, resnet_profile
     slower = evaluate(resnet_graph, [what_if("gpu=t4")], setting)[0]
     assert slower.interval_of == "step" and "the interval is the step's" in slower.notes[-1]
     assert slower.low_us == slower.device_low_us < slower.predicted_us < slower.high_us
+
+
+def test_interval_of_another_gpu_begins_at_the_links_rate_for_pageable_copies(read):
+    """A copy of 24 MB keeps its 10 ms; it takes 0.762 ms at the 31.5 GB/s of an A100's link."""
+    name, place = "Memcpy HtoD (Pageable -> Device)", {"category": "gpu_memcpy", "bytes": 24_000_000}
+    recorded = [call("cudaMemcpyAsync", 5, 10100, 1), device(name, 30, 1e4, 1, **place)]
+    trace = read({"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-16GB"}], "traceEvents": recorded})
+    (answer,) = what_ifs(trace, ["gpu=a100-sxm4-80gb"])
+    assert answer.to_dict()["device_us_after"] == 1e4
+    assert answer.device_low_us == pytest.approx(24e6 / 31.5e3)
 
 
 def test_amp_agrees_with_published_training(resnet_graph, resnet_setting):
