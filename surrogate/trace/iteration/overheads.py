@@ -8,8 +8,8 @@ import json
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -62,7 +62,8 @@ class HostStep:
     """One step of the host: an outermost operator, an input wait, or a call outside operators.
 
     ``parent`` is the range around it. Steps with the same thread and parent are neighbours. ``events_ns`` are the
-    starts of the traced events inside, without launches.
+    starts of the traced events inside, without launches. ``idle_us`` is the gap since the last neighbour and the other
+    threads' work, if it is too long for T1.
     """
 
     name: str
@@ -75,6 +76,7 @@ class HostStep:
     is_operator: bool
     actions: tuple[Action, ...]
     events_ns: tuple[int, ...]
+    idle_us: float = 0.0
 
     @property
     def launches(self) -> list[Action]:
@@ -148,7 +150,16 @@ def host_work(trace: Trace) -> HostWork:
         inside = tuple(by_owner[row]), tuple(sorted(inside_ns[row]))
         steps.append(HostStep(label, *times, *place, is_input, is_operator, *inside))
     steps.sort(key=lambda step: (step.start_ns, -step.end_ns))
-    return HostWork(tuple(steps), every, unattached)
+    return HostWork(tuple(_with_idle(steps)), every, unattached)
+
+
+def _with_idle(steps: Sequence[HostStep]) -> Iterator[HostStep]:
+    """Yield the steps with the gaps before them that are too long for T1."""
+    parents, last_ns = dict[int, int](), 0
+    for step in steps:
+        idle_us = max(step.start_ns - last_ns, 0) / 1e3 * (parents.get(step.thread) == step.parent)
+        yield replace(step, idle_us=idle_us) if idle_us > NEIGHBOUR_GAP_US[1] else step
+        parents[step.thread], last_ns = step.parent, max(last_ns, step.end_ns)
 
 
 def _owners(trace: Trace) -> Ints:

@@ -66,6 +66,8 @@ class StreamClocks:
         The profiler's cost per traced event, paid by the host; 0 without profiling.
     loading
         The factor on the recorded time of loading data.
+    keeps_gaps
+        Whether gaps above 200 µs between neighbouring operators count as measured.
     host_us, device_us, collective_us
         The clocks of the threads, of the streams, and of the collectives.
     last_arrival_us
@@ -80,6 +82,7 @@ class StreamClocks:
     collective: Sequence[bool]
     event_us: float = 0.0
     loading: float = 1.0
+    keeps_gaps: bool = False
     gap_us: float = KERNEL_GAP_US
     tail_us: float = KERNEL_TAIL_US
     host_us: dict[int, float] = field(default_factory=dict)
@@ -125,7 +128,9 @@ class StreamClocks:
             cpu = max(cpu, self.host_us[previous_thread]) + self.overheads.us("handover", "")
         else:
             is_neighbour = self._parents.get(thread, step.parent) == step.parent
-            cpu += self.overheads.us("t1" if is_neighbour else "edge", step.name) + self.event_us * is_neighbour
+            gap_us = self.overheads.us("t1" if is_neighbour else "edge", step.name) + self.event_us * is_neighbour
+            # A gap that is too long for T1 is other work of the program, and keeps its time.
+            cpu += (self.keeps_gaps and step.idle_us) or gap_us
         self._parents[thread] = step.parent
         self._ends_ns[thread] = max(self._ends_ns.get(thread, -1), step.end_ns)
         if step.is_input:
@@ -227,7 +232,7 @@ class IterationTime:
     input_us
         Time of loading input: as measured, in proportion to the batch.
     untraced_us
-        Gaps above 200 µs between neighbouring operators, which T1 does not count.
+        Gaps above 200 µs between neighbouring operators, as measured, because T1 does not count them.
     coverage
         Predicted share of the device time; 1 if measured times were requested.
     host_coverage
@@ -591,7 +596,7 @@ class IterationReplay:
         """
         event_us = host_overheads.EVENT_US if traced else 0.0
         clocks = StreamClocks(self.overheads_of[0], **self._columns, loading=self.loading, event_us=event_us)
-        clocks.last_arrival_us = self.last_arrival_us.get(traced, ())
+        clocks.last_arrival_us, clocks.keeps_gaps = self.last_arrival_us.get(traced, ()), True
         # Work that was launched before the first iteration occupies its streams.
         earlier = earlier_work(self.trace, self.work.iterations)
         for stream, rows in grouped(earlier.stream, np.arange(len(earlier))):
@@ -626,7 +631,7 @@ class IterationReplay:
             device_us=device_us,
             measured_device_us=float(self.trace.activities.time_us[rows].sum()),
             input_us=self.loading * sum(step.time_us for step in steps if step.is_input),
-            untraced_us=_untraced_us(steps),
+            untraced_us=sum(step.idle_us for step in steps),
             coverage=1 - float(self.times.time_us[kept].sum()) / device_us if device_us else 1.0,
             host_coverage=with_samples / len(steps) if steps else 1.0,
         )
@@ -650,12 +655,3 @@ class IterationReplay:
             for name, values in sums.items()
         ]
         return tuple(sorted(table, key=lambda row: (-row.predicted_us, -row.host_us, row.operator)))
-
-
-def _untraced_us(steps: Sequence[HostStep]) -> float:
-    """Return the time of gaps on threads that are too long for T1, without work of other threads."""
-    rows = [(step.thread, step.parent, step.start_ns, step.end_ns) for step in steps]
-    table = pd.DataFrame(rows, columns=["thread", "parent", "start", "end"], dtype=np.int64)
-    is_neighbour = table.groupby("thread")["parent"].shift() == table["parent"]
-    gap_us = (table["start"] - table["end"].cummax().shift()) / 1e3
-    return float(gap_us[is_neighbour & (gap_us > host_overheads.NEIGHBOUR_GAP_US[1])].sum())
