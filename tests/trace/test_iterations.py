@@ -58,6 +58,19 @@ def test_repeated_layers_of_one_step_are_no_iterations(length, name, read):
     assert len(iterations(read({"schemaVersion": 1, "traceEvents": built(rows)}))) == 1
 
 
+@pytest.mark.parametrize("head, count, step_ms", [([], 12, 0.6), (["norm"], 1, 7.401)])
+def test_a_loop_without_a_wait_has_steps_unless_other_kernels_follow(head, count, step_ms, read):
+    """The host launches a kernel each 10 µs, and each takes 200 µs; a model's layers would have a head after them."""
+    names = [*["mm", "relu", "mm"] * 12, *head]
+    rows = [["call", "cudaDeviceSynchronize", 10 * len(names), 190 * len(names), 99]]
+    for i, name in enumerate(names):
+        rows += [["cpu_op", f"aten::{name}", 10 * i, 9], ["call", "cudaLaunchKernel", 10 * i, 2, i]]
+        rows.append(["device", name, 200 * i + 1, 200, i])
+    trace = read({"traceEvents": built(rows)})
+    assert len(iterations(trace)) == count
+    assert summary(trace)["step_ms"] == pytest.approx(step_ms)
+
+
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12, unique=True), st.integers(3, 6), st.integers(0, 2))
 def test_period_finds_a_repeated_block_after_a_prologue(block, times, prologue):
     assert periods(np.array([*range(100, 100 + prologue), *block * times]))[0] == (prologue, len(block))

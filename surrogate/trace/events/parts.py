@@ -111,16 +111,22 @@ def _contents(trace: Trace, every: tuple[Iteration, ...]) -> tuple[Mask, Mask]:
 def _is_in_one_step(trace: Trace, every: tuple[Iteration, ...]) -> bool:
     """Return whether repetitions are parts of one step, such as its layers.
 
-    They are if they all begin in one range that is named step or iteration. They also are if most of the device's work
-    runs after them: then the host launched all of them before the device finished the first ones.
+    They are if they all begin in one range that is named step or iteration. If most of the device's work runs after
+    them, the host launched all of them before the device finished the first ones. Then they are a loop of steps only
+    if no kernel is launched outside of them, such as by a model's head, and no other range or module is around them.
     """
-    ranges, work = trace.ranges, trace.activities
+    ranges, frames, work = trace.ranges, trace.frames, trace.activities
     first_ns, last_ns, end_ns = every[0].start_ns, every[-1].start_ns, every[-1].end_ns
-    is_named = trace.name_matches(ranges, _STEP_NAME.match) & np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
-    if (is_named & (ranges.start_ns <= first_ns) & (last_ns < ranges.end_ns)).any():
+    around, modules = ((each.start_ns <= first_ns) & (last_ns < each.end_ns) for each in (ranges, frames))
+    around &= np.isin(ranges.kind, (events.NVTX, events.ANNOTATION))
+    if (trace.name_matches(ranges, _STEP_NAME.match) & around).any():
         return True
     inside_ns = np.minimum(work.end_ns, end_ns) - np.maximum(work.start_ns, first_ns)
-    return bool(np.maximum(inside_ns, 0).sum() < _MIN_SHARE * (work.end_ns - work.start_ns).sum())
+    if np.maximum(inside_ns, 0).sum() >= _MIN_SHARE * (work.end_ns - work.start_ns).sum():
+        return False
+    modules &= trace.name_matches(frames, lambda name: name.startswith(events.MODULE))
+    kernels = (work.kind == events.KERNEL) & ~launched_before(trace)
+    return bool(around.any() or modules.any() or (iteration_of(every, trace)[2][kernels] < 0).any())
 
 
 @lru_cache(maxsize=1)

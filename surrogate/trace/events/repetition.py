@@ -85,10 +85,11 @@ def _sequence(table: Timed, rows: Ints, labels: Ints) -> _Sequence:
 def _bounds(sequence: _Sequence, start: int, length: int) -> list[int]:
     """Return the bounds of the complete steps of a repetition; [] if there are fewer than two."""
     label, start_ns, end_ns, blocks = sequence
-    if blocks is not None:
-        # A repetition may begin earlier, with the middle of a step.
-        different = np.flatnonzero(label[:start] != label[length : start + length])
+    # A repetition may begin earlier, with the middle of a step. Ranges that all repeat begin with the first one.
+    different = np.flatnonzero(label[:start] != label[length : start + length])
+    if blocks is not None or not len(different):
         start = int(different[-1]) + 1 if len(different) else 0
+    if blocks is not None:
         times = np.diff(start_ns[start:])[: (len(label) - start - 1) // length * length].reshape(-1, length)
         ends = blocks[start : start + length]
         start += int(np.where(ends | ~ends.any(), np.median(times, axis=0), -1).argmax() + 1) % length

@@ -142,6 +142,19 @@ def test_a_product_reaches_the_rate_that_the_power_allows_on_the_board_or_its_tw
     assert times.time_us == pytest.approx([1.6 + 1000 * 0.94 * 154.8 / tflops], rel=1e-3)
 
 
+def test_a_long_gap_of_the_host_keeps_its_time(read):
+    """Each of three steps of 7 ms has 5 ms of host work between two operators, which no event shows."""
+    recorded = []
+    for n in range(3):
+        recorded.append(event("user_annotation", f"ProfilerStep#{n}", 7000 * n, 7000))
+        for start, number in ((0, 2 * n), (6000, 2 * n + 1)):
+            at = 7000 * n + start
+            recorded += [event("cpu_op", "aten::mm", at, 1000), call("cudaLaunchKernel", at + 1, 3, number)]
+            recorded.append(device("k", at + 9, 100, number))
+    for step in iteration_times(read({"traceEvents": recorded})):
+        assert step.untraced_us == 5000 and step.predicted_us == pytest.approx(7000, rel=0.01)
+
+
 def test_errors_of_kernel_kinds_are_independent():
     rows = ((20.0, "rates", 0.4, "a"), (10.0, "rates", 0.1, "a"), (10.0, "model", 1.2, "b"))
     parts = tuple(PredictedTime(*row) for row in rows)
