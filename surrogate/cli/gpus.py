@@ -36,14 +36,14 @@ def command(name: str | None, form: Form) -> None:
     if name:
         board = gpu(name)
         facts = board.to_dict() | device_attributes(board) | {"contradictions": board.contradictions()}
-        answers = _answers(board)
+        answers = answers_on(board)
         records = [{"field": key, "value": value} for key, value in _flat(facts, answers).items()]
         if form:
             show(records, form, json_value=facts | {"answers": answers})
         else:
             _print_facts(facts, answers)
         return
-    boards = [(board, _answers(board)) for board in gpus()]
+    boards = [(board, answers_on(board)) for board in gpus()]
     # All unmeasured boards of a vendor have the same answer, so a last row per vendor shows it once.
     unseen: dict[str, dict[str, object]] = {}
     for board, answers in boards:
@@ -61,17 +61,22 @@ def _print_facts(facts: Mapping[str, object], answers: Mapping[str, Mapping[str,
     figures = _TEXTS["figures"]
     values = {key: value if isinstance(value, bool) else value or None for key, value in facts.items()}
     figure_rows = [{"field": key, "unit and meaning": text, "value": values[key]} for key, text in figures.items()]
+    show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
+    echo("")
+    show([], table=family_table(answers, "times of kernels on it"))
+
+
+def family_table(answers: Mapping[str, Mapping[str, object]], title: str, *notes: str) -> Table:
+    """Return the table of `answers_on`, with a row for each family, and further notes."""
     heads = _TEXTS["heads"].items()
     families = [
         {"kernels": family, **{head: _factors(row, ".3f") if key == "factor_90" else row[key] for key, head in heads}}
         for family, row in answers.items()
     ]
-    show([], table=Table(figure_rows, notes=["– not known, or no such unit"]))
-    echo("")
-    show([], table=Table(families, {"median error %": percent}, "times of kernels on it", notes=[_TEXTS["errors"]]))
+    return Table(families, {"median error %": percent}, title, notes=[_TEXTS["errors"], *notes])
 
 
-def _answers(board: "Gpu") -> dict[str, dict[str, object]]:
+def answers_on(board: "Gpu") -> dict[str, dict[str, object]]:
     """Return family → its bundle and the evidence on the GPU."""
     from surrogate.prediction.shipped import bundles_by_family
 

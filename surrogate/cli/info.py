@@ -27,17 +27,26 @@ FRACTIONS: list[str] = _TABLE["fractions"]
 def command(bundle: str, form: Form) -> None:
     """Show the training data of BUNDLE, its held-out errors and intervals, and its licence notices.
 
-    BUNDLE is a folder, or the name of a GPU for its shipped bundle. Errors, slowdowns and the coverage of the 90 %
-    intervals are on held-out shapes. The table has one row per family of kernels, and one per GPU if there is a single
-    family; --csv always has a row per GPU. --json prints the whole index.
+    BUNDLE is a folder, or the name of a shipped bundle. Errors, slowdowns and the coverage of the 90 % intervals are on
+    held-out shapes. The table has one row per family of kernels, and one per GPU if there is a single family; --csv
+    always has a row per GPU. --json prints the whole index. The name of a GPU lists the shipped bundles that answer
+    for it; --json and --csv show the bundle of its convolutions.
 
     Examples:
       seer info bundle
+      seer info h100
     """
     from surrogate.bundle.bundle import stored_index
+    from surrogate.cli.gpus import answers_on, family_table
     from surrogate.models.json_types import input_error_if_damaged
-    from surrogate.prediction.shipped import bundle_path
+    from surrogate.prediction.shipped import bundle_path, shipped_gpu
 
+    if not form and (board := shipped_gpu(bundle)):
+        answers = answers_on(board)
+        show([], table=family_table(answers, f"shipped bundles that answer for {board.name}", _TABLE["cards"]))
+        if bundle not in {row["bundle"] for row in answers.values()}:
+            return
+        echo("")
     index, _ = stored_index(bundle_path(bundle))
     with input_error_if_damaged(f"{bundle}: the model card"):
         records = [record for family in index["parts"] for record in _family_records(index, family)]

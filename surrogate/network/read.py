@@ -173,10 +173,11 @@ def _check_source(source: str, path: Path) -> None:
 
 
 def _suggestion(path: Path) -> str:
-    """Return a hint with the most similar name of a shipped network or of a file in the same folder."""
+    """Return a hint with the most similar name of a shipped network, or of a model or table in the same folder."""
     path = Path(str(path).partition(":")[0])
     files = path.parent.iterdir() if path.parent.is_dir() else ()
-    return nearest(path.name, [*NETWORKS, *(each.name for each in files)], count=1)
+    models = (each.name for each in files if each.suffix.lower() in (".py", *MODEL_SUFFIXES, *TABLE_SUFFIXES))
+    return nearest(path.name, [*NETWORKS, *models], count=1)
 
 
 def _is_module(source: str) -> bool:

@@ -298,10 +298,11 @@ def varying_parameters(problem: DescribedProblem, ranked: Ranked) -> Configurati
 
 
 def excluded_notes(excluded: Sequence[Excluded], is_described: bool) -> list[str]:
-    """Return a line for each excluded candidate; for a described kernel, a line for each reason with its count."""
+    """Return a line for each reason with its candidates; for a described kernel, with their count."""
+    names = {reason: f"{count:,} configurations" for reason, count in by_reason(excluded).items()}
     if not is_described:
-        return [f"excluded {candidate.algorithm}: {candidate.reason}" for candidate in excluded]
-    return [f"excluded {count:,} configurations: {reason}" for reason, count in by_reason(excluded).items()]
+        names = {reason: ", ".join(each.algorithm for each in excluded if each.reason == reason) for reason in names}
+    return [f"excluded {candidates}: {reason}" for reason, candidates in names.items()]
 
 
 class NoteCounts:

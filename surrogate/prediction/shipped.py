@@ -11,7 +11,7 @@ from typing import Any
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
-from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError
+from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError, UnknownGpuError
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
@@ -140,16 +140,18 @@ def is_path(text: str | Path) -> bool:
 
 
 def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
-    """Return the bundle's folder for a path or a GPU's name. A name of an existing file or folder is a path.
+    """Return the bundle's folder for a path, or for the name of a GPU or of a shipped bundle.
 
-    For a GPU it is the bundle of convolutions, or the bundle that covers ``problem``. Raises `InputError` if there is
-    neither such a folder nor such a GPU.
+    A name of an existing file or folder is a path. For a GPU it is the bundle of convolutions, or the one that covers
+    ``problem``. Raises `InputError` if there is neither such a folder nor such a GPU.
     """
     if is_path(text) or Path(text).exists():
         return Path(text)
     try:
         device = gpu(str(text))
     except InputError as error:
+        if named := [bundle.path for bundle in shipped() if bundle.path.name == text]:
+            return paths[0]
         raise InputError(
             f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU of that name: {error}"
         ) from None
@@ -158,6 +160,14 @@ def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
         settings = {"operator": getattr(problem, "kind", ""), "dtype": getattr(problem, "dtype", "")}
         return _covering(family, settings, device.name).path
     return bundle_for(device)
+
+
+def shipped_gpu(name: str) -> Gpu | None:
+    """Return the GPU of a name that `bundle_path` takes for a GPU's, or None."""
+    try:
+        return None if is_path(name) or Path(name).exists() else gpu(name)
+    except UnknownGpuError:
+        return None
 
 
 def as_bundle(bundle: object) -> Bundle:

@@ -56,3 +56,14 @@ def test_evaluate_and_info_report_coverage_and_widths_for_each_gpu(seer, bundle,
 def test_training_again_replaces_the_bundle(seer, dataset, bundle):
     assert seer("train", dataset, "--model", "linear-dims", "-o", bundle).code == 0
     assert seer("info", bundle, "--json").json["parts"]["conv"]["model"] == "linear-dims"
+
+
+def test_the_info_of_a_gpu_lists_the_bundles_that_answer_for_it(seer) -> None:
+    """Each bundle is shown by its name. The name of MI300X's bundle is also the GPU's."""
+    listed = seer("info", "h100").succeeded().out
+    assert all(name in listed for name in ("h100-sxm", "cudnn7", "language_gemm", "56827", "datasheet"))
+    assert "2,607,090 measured times" in seer("info", "language_gemm").succeeded().out
+    assert "language_gemm" in seer("info", "gb200").succeeded().out  # no bundle of convolutions covers its library
+    both = seer("info", "mi300x").succeeded().out
+    assert "aiter" in both and "licences" in both
+    assert seer("info", "language_gem").is_refusal("no bundle there")

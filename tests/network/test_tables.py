@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from surrogate import load
+from surrogate import InputError, load
 from surrogate.features.conv import Conv
 from surrogate.network.predict import load_predictors
 from surrogate.network.read import read_network
@@ -72,6 +72,10 @@ def test_a_missing_file_of_code_is_refused_with_a_suggestion(refused, tmp_path: 
     (tmp_path / "vit_s.py").touch()
     with refused("did you mean vit_s.py?"):
         read_network(tmp_path / "vits.py:build")
+    (tmp_path / "NOTICE").touch()  # `seer network` does not read such a file
+    with pytest.raises(InputError, match="no such file") as refusal:
+        read_network(tmp_path / "notice.tx")
+    assert "NOTICE" not in str(refusal.value)
 
 
 def test_a_measured_layer_sequence_is_read(measurements: Path, tmp_path: Path) -> None:

@@ -116,7 +116,9 @@ def test_the_tables_own_workspaces_and_determinism_decide(table: Callable[..., p
     unstated = Predictor(bundle_of(frame.drop(columns=["workspace_bytes", "deterministic"])), gpu="t4").select(measured)
     assert {(c.workspace_bytes, c.deterministic) for c in unstated.candidates} == {(None, None)}
     miopen = select("n32c256h14k256r3p1", gpu="mi300x", deterministic=True)
-    assert not miopen.estimates and any("determinism is unknown" in reason for _, reason in miopen.excluded)
+    assert not miopen.estimates and repr(miopen).count("leave out deterministic") == 1  # one line for all solvers
+    product = select("gemm:m4096n4096k4096", gpu="h100-sxm", dtype="bf16", workspace_limit="64MiB")
+    assert not product.estimates and repr(product).count("leave out the workspace limit to rank it") == 1
 
 
 def test_a_selection_without_feasible_candidates_is_empty(refused, predictor: Predictor, bundle: Bundle) -> None:
