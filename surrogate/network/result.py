@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, floor, isnan, sqrt
+from math import ceil, exp, floor, hypot, inf, isnan, log, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from surrogate.features import COMPUTE_BOUND, MEMORY_BOUND, UNDER_UTILISED, InputError
@@ -641,13 +641,16 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
     """Return a record for each batch or GPU; ``name`` is the key of the first field.
 
     ``best`` marks the highest throughput among those that fit, the first if several are equal. Its ``rivals`` may be as
-    fast, since their intervals overlap it. A GPU's ``speedup`` is relative to the first GPU.
+    fast: the interval of the ratio of both times holds 1. Errors of two GPUs count as independent; batches share the
+    best batch's error. A GPU's ``speedup`` is relative to the first GPU.
     """
     sample_us = {key: time.total_us / (time.batch or 1) for key, time in times.items()}
     fitting = {key: time for key, time in times.items() if time.layers and time.fits is not False}
     best_us = min((sample_us[key] for key in fitting), default=0.0)
     best = next((key for key in fitting if sample_us[key] == best_us), None)
-    rivals = [key for key, time in fitting.items() if key != best and time.lower_us / (time.batch or 1) < best_us]
+    upper_width = _log_ratio(times[best].upper_us, times[best].total_us) if best is not None and name == "gpu" else 0.0
+    widths = {key: hypot(_log_ratio(time.total_us, time.lower_us), upper_width) for key, time in fitting.items()}
+    rivals = [key for key, width in widths.items() if key != best and _log_ratio(sample_us[key], best_us) < width]
     records = []
     for key, time in times.items():
         record = {name: key, **{figure: getattr(time, figure) for figure in FIGURES}, "best": key == best}
@@ -656,6 +659,10 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
             record |= {"batch": time.batch, "speedup": first_us / own_us if own_us else None}
         records.append(record | {"rivals": rivals if key == best else []})
     return records
+
+
+def _log_ratio(above: float, below: float) -> float:
+    return log(above / below) if below else inf
 
 
 def comparison_row(record: dict[str, Any]) -> dict[str, Any]:
@@ -674,7 +681,7 @@ def comparison_row(record: dict[str, Any]) -> dict[str, Any]:
     row |= {"speedup": record["speedup"]} if "speedup" in record else {}
     rivals = ", ".join(map(str, record.get("rivals", ())))
     fastest = "fastest" if "cheapest" in record else "best"
-    marks = [f"{fastest}, within the interval of {rivals}" if rivals else fastest] if record["best"] else []
+    marks = [f"{fastest}, not decided against {rivals}" if rivals else fastest] if record["best"] else []
     marks += ["cheapest"] if record.get("cheapest") else []
     return row | {"": f"◀ {'; '.join(marks)}" if marks else ""}
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from math import e
+from math import e, exp
 
 import pytest
 
@@ -185,6 +185,14 @@ def test_a_sweep_marks_the_best_and_its_rivals(predictors: Callable[..., Predict
     records = comparison_records("gpu", {name: predictors(name).time(NETWORK) for name in ("t4", "v100")})
     assert records[0]["speedup"] == 1 < records[1]["speedup"]  # the V100 has faster DRAM
     assert [(row["best"], row["rivals"]) for row in records] == [(False, []), (True, ["t4"])]
+    # The ratio of 1.16 has the width √(0.12² + 0.2²) = 0.23 in log time: e^0.23 is above 1.16 and below 1.3.
+    for ratio, rivals in ((1.16, ["t4"]), (1.3, [])):
+        ends = {"t4": (ratio, ratio / exp(0.12), ratio), "v100": (1.0, 1.0, exp(0.2))}
+        pair = {
+            name: replace(times[4], layers=(replace(times[4].layers[0], time_us=time, lower_us=low, upper_us=high),))
+            for name, (time, low, high) in ends.items()
+        }
+        assert comparison_records("gpu", pair)[1]["rivals"] == rivals
 
 
 def test_a_note_names_convolutions_not_measured_on_the_gpu() -> None:
