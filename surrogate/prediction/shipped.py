@@ -150,7 +150,7 @@ def bundle_path(text: str | Path, problem: AnyProblem | None = None) -> Path:
     try:
         device = gpu(str(text))
     except InputError as error:
-        if named := [bundle.path for bundle in shipped() if bundle.path.name == text]:
+        if paths := [bundle.path for bundle in shipped() if bundle.path.name == text]:
             return paths[0]
         raise InputError(
             f"{text}: no bundle there (no bundle.json; `seer train` makes one), and no GPU of that name: {error}"
