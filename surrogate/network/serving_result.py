@@ -311,32 +311,24 @@ def order_note(rows: Sequence[ServerRow], targets: Targets) -> str:
 
     The errors of two GPUs count as independent. Common errors would only narrow the intervals.
     """
-    leading: dict[str, ServerRow] = {}
+    logs: dict[str, list[float]] = {}
+    is_priced = rows[0].usd_per_million_tokens is not None
     for row in rows:
-        if row.fits and (row.meets or not any(targets)):
-            leading.setdefault(row.gpu, row)
-    if len(leading) < 2:
-        return ""
-    is_priced = all(row.usd_per_million_tokens is not None for row in leading.values())
-
-    def logs(row: ServerRow) -> tuple[float, float, float]:
-        """Return the logarithm of the throughput, per US dollar if all have prices, and the widths of its interval."""
-        rate, low, high = row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high
-        return log(1 / row.cost(rate) if is_priced else rate), log(rate / low), log(high / rate)
-
-    first, *others = leading
-    first_log, first_low, first_high = logs(leading[first])
-    ratios: list[str] = []
-    undecided: list[str] = []
-    for name in others:
-        own_log, own_low, own_high = logs(leading[name])
-        ratio = own_log - first_log
-        low, high = ratio - hypot(own_low, first_high), ratio + hypot(own_high, first_low)
-        ratios.append(f"{name} {_interval_text((exp(ratio), exp(low), exp(high)))}")
-        undecided += [name] * (low < 0 < high)
-    unit = "tokens per US dollar" if is_priced else "tokens/s per GPU"
-    text = TEXTS["notes"]["order"].format(unit=unit, first=first, ratios=", ".join(ratios))
-    return text + (TEXTS["notes"]["undecided"].format(first=first, others=", ".join(undecided)) if undecided else "")
+        has_unit = (row.usd_per_million_tokens is not None) == is_priced
+        if has_unit and row.fits and (row.meets or not any(targets)):
+            ends = row.tokens_per_s_per_gpu, row.tokens_per_s_per_gpu_low, row.tokens_per_s_per_gpu_high
+            logs.setdefault(row.gpu, [-log(row.cost(rate)) for rate in ends])
+    ratios: dict[str, tuple[float, float, float]] = {}
+    for name, (own, own_low, own_high) in logs.items():
+        best, low, high = next(iter(logs.values()))
+        widths = hypot(own - own_low, high - best), hypot(own_high - own, best - low)
+        ratios[name] = exp(own - best), exp(own - best - widths[0]), exp(own - best + widths[1])
+    first, *others = ratios or [""]
+    undecided = ", ".join(name for name in others if ratios[name][1] < 1 < ratios[name][2])
+    texts = {"unit": "tokens per US dollar" if is_priced else "tokens/s per GPU", "first": first, "others": undecided}
+    listed = ", ".join(f"{name} {_interval_text(ratios[name])}" for name in others)
+    note = TEXTS["notes"]["order"] + TEXTS["notes"]["undecided"] * bool(undecided)
+    return note.format(ratios=listed, **texts) if others else ""
 
 
 def pareto(

@@ -26,15 +26,7 @@ from surrogate.network.language_step import Requests, Step
 from surrogate.network.memory import usable_bytes
 from surrogate.network.network import Network
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
-from surrogate.network.serving_result import (
-    MAX_ROWS,
-    ServerRow,
-    Targets,
-    order_note,
-    pareto,
-    pareto_figure,
-    serving_page,
-)
+from surrogate.network.serving_result import MAX_ROWS, Targets, order_note, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
 from tests.known import cases
 from tests.test_docs import blocks
@@ -348,23 +340,16 @@ def test_an_unmeasured_gpu_has_wider_intervals_and_a_note() -> None:
 
 
 def test_an_order_of_gpus_is_decided_if_the_interval_of_the_ratio_excludes_1(servers: Serving) -> None:
-    """Widths add as squares: rates of 100 and 50, each within a factor of exp(0.3), differ by 2 [1.31, 3.06]."""
-    first = replace(servers.rows[0], usd_per_million_tokens=None, fits=True)
-
-    def row(gpu_name: str, rate: float, width: float) -> ServerRow:
-        ends = {"tokens_per_s_per_gpu_low": rate / exp(width), "tokens_per_s_per_gpu_high": rate * exp(width)}
-        return replace(first, gpu=gpu_name, tokens_per_s_per_gpu=rate, **ends)
-
-    rows = [row("a", 100, 0.3), row("a", 1, 0.3), row("b", 50, 0.3), row("c", 50, 1.0)]
-    note = order_note(rows, Targets())
-    assert (
-        "tokens/s per GPU" in note and "relative to a's: b 0.5 [0.327, 0.765], c 0.5 [0.176, 1.43]; it is not" in note
-    )
-    assert note.endswith("not decided whether a is better than c") and order_note(rows[:2], Targets()) == ""
-    assert (
-        order_note(rows, Targets(tpot_ms=1)) != ""
-        and order_note([replace(each, meets=False) for each in rows], Targets(1)) == ""
-    )
+    """The widths of both rates add as squares: e^√(0.3² + 0.3²) is 1.53, and e^√(0.3² + 1²) is 2.84."""
+    rows = [
+        replace(servers.rows[0], gpu=name, fits=True, meets=True, usd_per_million_tokens=None)
+        for name in ("a", "a", "b", "c")
+    ]
+    for row, rate, width in zip(rows, (100, 1, 50, 50), (0.3, 0.3, 0.3, 1.0), strict=True):
+        for end, value in (("", rate), ("_low", rate / exp(width)), ("_high", rate * exp(width))):
+            object.__setattr__(row, f"tokens_per_s_per_gpu{end}", value)
+    ratios = "a's: b 0.5 [0.327, 0.765], c 0.5 [0.176, 1.43]; it is not decided whether a is better than c"
+    assert ratios in order_note(rows, Targets(tpot_ms=1)) and order_note(rows[:2], Targets()) == ""
 
 
 def test_published_times_on_eight_mi300x_are_in_narrow_intervals() -> None:
