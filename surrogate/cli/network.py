@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -208,21 +209,21 @@ def _predicted(
     from surrogate.network.predict import largest_batch
     from surrogate.network.result import compare_gpus, comparison_records, prices_of, try_each
 
-    limits = request.limits
+    limits, read_at = request.limits, cache(request.read_at)
     predictors: dict[str, Predictors] = {}
 
     def predict(gpu_name: str) -> "NetworkTime":
         predictors[gpu_name] = _predictors(request, network, gpu_name)
         at_batch = network
         if request.max_batch:
-            at_batch = request.read_at(largest_batch(request.read_at, predictors[gpu_name], **limits))
+            at_batch = read_at(largest_batch(read_at, predictors[gpu_name], **limits))
         return predictors[gpu_name].time(at_batch, **limits)
 
     prices = prices_of(request.price, gpu_names, request.source)
     gpus = compare_gpus(gpu_names, predict, prices, request.samples)
     first, time = next(iter(gpus.times.items()))
     with progress_bar("network", "batch size") as step:
-        sweep, not_swept = try_each(sweep_batch, lambda n: predictors[first].time(request.read_at(n), **limits), step)
+        sweep, not_swept = try_each(sweep_batch, lambda n: predictors[first].time(read_at(n), **limits), step)
     if sweep_batch and request.max_batch and time.batch is not None:
         sweep = dict(sorted({**sweep, time.batch: time}.items()))
     refused = [{"batch": size, "refused": reason} for size, reason in not_swept.items()]
