@@ -231,7 +231,7 @@ class FinderInput:
         return self.has_cause(idle.LAUNCHED) & self.pieces["following"].isin(activities).to_numpy()
 
     def closed_by(self, changed: Graph) -> Mask:
-        """Return the pieces of gaps that a graph with other edges shortens, except those with a cause of their own.
+        """Return the pieces of gaps that the same tasks in a changed graph shorten, except those with other causes.
 
         The host's waits for files, data, memory and other calls do not end earlier if it begins them earlier.
         """
@@ -641,8 +641,9 @@ def unpinned_copies(case: FinderInput) -> Draft | None:
     moved = trace.activities.bytes[rows].sum() / max(graph.duration_us[tasks].sum(), 1e-3) / 1e3
     faster = scale(graph, np.flatnonzero(tasks), factor)
     details = f"; at {format_number(moved, 3)} of the link's {gpu.pcie_gbs:g} GB/s"
-    pieces = case.in_calls(graph.row[calls]) | case.launched(rows)
-    return Draft(tasks | calls, _unawaited(faster, calls), idle=pieces, details=details)
+    changed = _unawaited(faster, calls)
+    pieces = case.in_calls(graph.row[calls]) | case.launched(rows) | case.closed_by(changed)
+    return Draft(tasks | calls, changed, idle=pieces, details=details)
 
 
 def unaligned_rows(case: FinderInput) -> Draft | None:
@@ -677,7 +678,7 @@ def allocator_stalls(case: FinderInput) -> Draft | None:
     calls = np.bincount(graph.iteration[tasks], minlength=case.steps)
     tasks &= graph.iteration >= (calls[0] > _FILLING * calls[1:].mean() if case.steps > 1 else 1)
     faster = scale(_unawaited(case.graph, tasks), tasks, 0.0)
-    return Draft(tasks, faster, idle=case.in_calls(case.graph.row[tasks]))
+    return Draft(tasks, faster, idle=case.in_calls(case.graph.row[tasks]) | case.closed_by(faster))
 
 
 FINDERS: Sequence[Finder] = (
