@@ -28,15 +28,7 @@ from surrogate.trace.graph.device import TOLERANCE_NS
 from surrogate.trace.graph.tasks import CALL, COLLECTIVE, DEVICE_KINDS, EDGE_COLUMNS, LAUNCH, SYNC, WORK, Mask
 from surrogate.trace.iteration.ranks import RanksSummary
 from surrogate.trace.iteration.times import MODEL, UNALIGNED, predicted_times
-from surrogate.trace.profiling import (
-    NO_DEVICE,
-    Profile,
-    TraceSource,
-    idle_before_us,
-    invalid_reason,
-    steady,
-    step_times_us,
-)
+from surrogate.trace.profiling import NO_DEVICE, Profile, TraceSource, invalid_reason, steady, step_times_us
 from surrogate.trace.result import MAX_NAME_LENGTH, Row, deduplicated, short_names
 from surrogate.trace.tables import sources_by_layer
 from surrogate.trace.whatif import WHAT_IF_RULES, WhatIfSetting, evaluate, scale, select, what_if
@@ -167,24 +159,13 @@ class FinderInput:
         return sources_by_layer(self.profile)
 
     @cached_property
-    def dtype(self) -> np.ndarray:
-        """The data type of each task, "" if it is unknown."""
-        return kernel_dtypes(self.graph, self.profile)
-
-    @cached_property
-    def unweighted(self) -> Mask:
-        """The kernels that do not work on weights."""
-        return select(self.graph, kind="kernel") & ~on_weights(self.graph)
-
-    @property
-    def typed_us(self) -> float:
-        """The time of `unweighted` kernels with a known data type, in all iterations."""
-        return float(self.graph.duration_us[self.unweighted & (self.dtype != "")].sum())
-
-    @property
-    def has_types(self) -> bool:
-        """Whether at least half of the time of `unweighted` kernels has a known data type."""
-        return self.typed_us >= 0.5 * self.graph.duration_us[self.unweighted].sum()
+    def types(self) -> tuple[Mask, float, float]:
+        """The kernels that do not work on weights, the share of their time with a known type, and its share in fp32."""
+        graph, dtype = self.graph, kernel_dtypes(self.graph, self.profile)
+        tasks = select(graph, kind="kernel") & ~on_weights(graph)
+        parts = (tasks, tasks & (dtype != ""), tasks & (dtype == "fp32"))
+        all_us, typed_us, fp32_us = (float(graph.duration_us[part].sum()) for part in parts)
+        return tasks, typed_us / (all_us or 1.0), fp32_us / (typed_us or 1.0)
 
     @cached_property
     def on_files(self) -> Mask:
@@ -238,10 +219,11 @@ class FinderInput:
         tasks = np.isin(self.graph.kind, DEVICE_KINDS) & (self.graph.row >= 0)
         rows, shorter = self.graph.row[tasks], np.zeros(len(self.trace.activities), np.bool_)
         work, device = take_rows(self.trace.activities, rows), self.profile.device_of[rows]
-        before_us, after_us = (
-            idle_before_us(replace(work, start_ns=1e3 * line.start_us[tasks], end_ns=1e3 * line.end_us[tasks]), device)
-            for line in (self.baseline, simulate(changed))
-        )
+        times_ns = [
+            (1e3 * line.start_us[tasks], 1e3 * line.end_us[tasks]) for line in (self.baseline, simulate(changed))
+        ]
+        each = [replace(work, start_ns=start_ns, end_ns=end_ns) for start_ns, end_ns in times_ns]
+        before_us, after_us = (profiling.idle_before_us(part, device) for part in each)
         shorter[rows] = before_us - after_us > TOLERANCE_NS / 1e3
         is_closed = linked(shorter, self.pieces["following"].to_numpy(), False)
         return is_closed & self.has_cause(idle.OPERATOR, idle.LAUNCHED, *_CODE, idle.CALL) & ~self.has_own_cause
@@ -354,7 +336,7 @@ def find_all(profile: Profile) -> tuple[list[Finding], str]:
     has_shapes = bool((trace.ranges.shapes >= 0).any())
     case = FinderInput(profile)
     present = {"device": len(trace.activities) > 0, "shapes": has_shapes, "gpu": profile.gpu is not None}
-    present["types"] = has_shapes or case.has_types
+    present["types"] = has_shapes or case.types[1] >= 0.5
     missing = {find: [need for need in TEXTS[find.__name__]["needs"] if not present[need]] for find in FINDERS}
     unchecked = deduplicated(
         (f"“{TEXTS[find.__name__]['title'].format(arithmetic='fp32 or TF32')}”", TEXTS["lacks"][needs[0]])
@@ -510,9 +492,8 @@ def whole_step_in_fp32(case: FinderInput) -> Draft | None:
 
     Work on weights and optimizer states does not count, because autocast keeps it in fp32.
     """
-    gpu, graph, tasks = case.profile.gpu, case.graph, case.unweighted
-    share = graph.duration_us[tasks & (case.dtype == "fp32")].sum() / (case.typed_us or 1.0)
-    if gpu is None or not gpu.fp16_tensor_tflops or share < 0.5 or not case.has_types:
+    gpu, graph, (tasks, typed, share) = case.profile.gpu, case.graph, case.types
+    if gpu is None or not gpu.fp16_tensor_tflops or min(typed, share) < 0.5:
         return None
     products_us = np.where(matrix_kernels(graph), graph.duration_us, 0.0)
     tf32 = products_us[on_matrix_units(graph)].sum() / (products_us.sum() or 1.0)
