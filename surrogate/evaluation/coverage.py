@@ -16,7 +16,7 @@ from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, library_picks, pick_by_times
 from surrogate.models import Support
 from surrogate.uncertainty.fit import dtypes_of, groups_of, held_out_gpu_errors, held_out_half_widths
-from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, probability_best
+from surrogate.uncertainty.intervals import STUDENT, ErrorDistribution, UnmeasuredGpuErrors, probability_best
 
 DIGITS = 6
 """Significant digits of a model card."""
@@ -106,7 +106,12 @@ def held_out_gpu_coverage(rows: Rows, predicted_us: np.ndarray, was_trained: np.
 
 
 def picks(
-    predicted_us: np.ndarray, time_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, independent_share: float
+    predicted_us: np.ndarray,
+    time_us: np.ndarray,
+    half_width: np.ndarray,
+    problem: np.ndarray,
+    independent_share: float,
+    errors: ErrorDistribution = STUDENT,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the stated probability that the pick is best, and whether it was best, (problems,).
 
@@ -120,6 +125,8 @@ def picks(
     for rows in (usable[positions] for positions in problem_rows[:: len(problem_rows) // MAX_PICKS + 1]):
         if len(rows) > 1:
             pick = int(predicted_us[rows].argmin())
-            stated.append(probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share)[pick])
+            stated.append(
+                probability_best(np.log(predicted_us[rows]), half_width[rows], independent_share, errors)[pick]
+            )
             best.append(time_us[rows][pick] <= time_us[rows].min())
     return np.array(stated), np.array(best, dtype=bool)

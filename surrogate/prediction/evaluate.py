@@ -28,7 +28,7 @@ from surrogate.prediction.resolve import Resolver
 from surrogate.prediction.shipped import as_bundle
 from surrogate.prediction.table import Defaults, predict_table
 from surrogate.uncertainty.domain import Domain, distances_to
-from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, pooled_base
+from surrogate.uncertainty.fit import conformal_quantile, dtypes_of, errors_of, pooled_base
 from surrogate.uncertainty.intervals import ALL, WidthKey, Widths
 
 
@@ -68,8 +68,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         seen = family_model.domain.shape_was_trained(rows)
         evaluated = evaluation_rows(rows.frame, family, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
-            share = family_model.widths.independent_share
-            figures = _evaluate_part(rows, predicted, member, evaluated & member, independent_share=share)
+            figures = _evaluate_part(rows, predicted, member, evaluated & member, family_model.widths)
             records += [{"family": family.name, "part": name, **record} for record in figures]
     return records
 
@@ -82,10 +81,12 @@ def trained_answers(resolver: Resolver, rows: Rows, trained: np.ndarray) -> pd.D
 
 
 def _evaluate_part(
-    rows: Rows, predicted: pd.DataFrame, member: np.ndarray, evaluated: np.ndarray, *, independent_share: float
+    rows: Rows, predicted: pd.DataFrame, member: np.ndarray, evaluated: np.ndarray, widths: Widths
 ) -> list[dict[str, object]]:
     times, supported = predicted["predicted_us"].to_numpy(), predicted["supported"].to_numpy()
     half_width = np.log(predicted["upper_us"].to_numpy() / times)
+    # A wider interval of a described kernel's configuration has more errors in common.
+    independent = np.full(len(rows), widths.by_key[ALL]) if rows.family.parameter_names else half_width
     choices = choice_figures(rows, times, supported, evaluated)
     records = []
     for grouping in dict.fromkeys(("all", rows.family.primary)):
@@ -93,8 +94,9 @@ def _evaluate_part(
         errors = asdict(time_errors(times[counted], rows.time_us[counted]))
         choice = choices.get(grouping, {"n": 0, "shapes": 0})
         compared = evaluated & counted & supported
-        columns = (each[compared] for each in (times, rows.time_us, half_width, rows.problem))
-        stated, best = picks(*columns, independent_share=independent_share)
+        predicted_us, time_us, half, problem = (x[compared] for x in (times, rows.time_us, independent, rows.problem))
+        share, distribution = widths.independent_share, errors_of(rows.family)
+        stated, best = picks(predicted_us, time_us, half, problem, share, distribution)
         record = {
             "stratum": grouping,
             "rows": errors.pop("n"),

@@ -14,6 +14,7 @@ from surrogate.prediction.kernel_times import KernelTimes
 from surrogate.prediction.ranking import Ranker, Ranking, rankings_of
 from surrogate.prediction.resolve import Question, Resolver, is_problem
 from surrogate.prediction.results import (
+    MEASURED,
     Answers,
     Estimate,
     Excluded,
@@ -23,6 +24,7 @@ from surrogate.prediction.results import (
     Predictions,
     Selection,
 )
+from surrogate.uncertainty.intervals import ALL
 
 if TYPE_CHECKING:
     from surrogate.prediction.table import Defaults
@@ -355,6 +357,11 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
     """Return the selection of a ranking within the limits."""
     estimates, refused = split_by_limits(problem, ranking.estimates, limits)
     pick = (estimates or ranking.estimates or [None])[0]
+    share = ranker.widths.independent_share
+    predicted = [each.half_width for each in estimates if each.source != MEASURED]
+    if predicted and isinstance(problem, DescribedProblem):  # a GPU's wider intervals have more errors in common
+        extra_width = ranker.family_model.domain.extrapolation_width(np.array([problem.values]))[0]
+        share *= (ranker.widths.by_key[ALL] + extra_width) / predicted[0]
     return Selection(
         problem=problem,
         gpu=ranker.setting.gpu,
@@ -363,7 +370,7 @@ def _selection(ranker: Ranker, problem: AnyProblem, ranking: Ranking, limits: Li
         estimates=estimates,
         excluded=ranking.excluded + refused,
         reason=ranker.reason(problem, pick),
-        independent_share=ranker.widths.independent_share,
+        independent_share=share,
         top=limits.top,
         source=ranker.source_name,
         notes=ranker.notes_of(problem, (pick.candidate if pick else ranker.candidates[0]).library),

@@ -216,6 +216,9 @@ class Ranker:
     unmeasured_value : str
         The first value of the setting that was never measured on the GPU, as in ``math fma``; "" for a measured setting
         or GPU.
+    unmeasured_half_width : float
+        Half width in log time if the GPU were not measured. Sizes outside those of the GPU, but inside those of other
+        GPUs, have no larger one.
     """
 
     setting: QuerySetting
@@ -235,6 +238,7 @@ class Ranker:
     sustained_tflops: float
     max_rooflines: float
     unmeasured_value: str
+    unmeasured_half_width: float
 
     def rank(self, problem: AnyProblem) -> Ranking:
         """Return the ranking of the candidates that the library is expected to run on a problem."""
@@ -282,7 +286,8 @@ class Ranker:
         factor = self.widths.distance.at(distance)[library, problem_of_row] * self.widths.time_us.at(time_us)
         factor *= 1.0 if times.deviation is None else times.deviation
         half = np.clip(evidence.half_width[candidate_of_row] * factor, *evidence.half_width_limits[:, candidate_of_row])
-        half += extrapolation[problem_of_row]
+        own, shared = extrapolation[:, problem_of_row]
+        half = np.minimum(half + own, np.maximum(half, self.unmeasured_half_width) + shared)
         is_crossed = np.array(False)
         if self.measured_groups:
             is_crossed = self._is_crossed(problems)[library, problem_of_row]
@@ -360,7 +365,7 @@ class Ranker:
         rows = self._rows_of_one(problem, index)
         first = rows.ranked()[:1]
         fastest = int(rows.candidate[first[0]])
-        failure = self._failures(problem, rows, first)[0] if rows.fails[first[0]] else None
+        failure = self.failures(problem, rows, first)[0] if rows.fails[first[0]] else None
         return self._estimates(rows, first)[0], self.rules.of(problem)[fastest] or failure
 
     def _rows_of_one(self, problem: AnyProblem, candidates: np.ndarray) -> AnswerRows:
@@ -384,13 +389,13 @@ class Ranker:
         if len(failing):
             failing = failing[np.argsort(rows.candidate[failing])]
             names = [self.candidates[i].name for i in rows.candidate[failing].tolist()]
-            excluded += map(Excluded, names, self._failures(problem, rows, failing))
+            excluded += map(Excluded, names, self.failures(problem, rows, failing))
         floors = dict(zip(self.candidates, self.evidence.floor_us.tolist(), strict=True)) if at_floor else {}
         at_floor.sort(key=lambda estimate: self.candidates.index(estimate.candidate))
         excluded += [Excluded(e.candidate.name, NOTES["at_floor"].format(floors[e.candidate])) for e in at_floor]
         return Ranking(tuple(above_floor or estimates), tuple(excluded))
 
-    def _failures(self, problem: AnyProblem, rows: AnswerRows, failing: np.ndarray) -> list[str]:
+    def failures(self, problem: AnyProblem, rows: AnswerRows, failing: np.ndarray) -> list[str]:
         """Return why each of the rows at ``failing`` does not run."""
         texts = self.source.failures(problem, rows.candidate[failing].tolist())
         pairs = zip(rows.workspace_bytes[failing].tolist(), texts, strict=True)
@@ -438,10 +443,11 @@ class Ranker:
     def _distances(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return distances to training shapes, whether sizes are inside the training data, and extrapolation widths.
 
-        The first two are (libraries, problems). The third is the width that extrapolated sizes add, (problems,).
+        The first two are (libraries, problems). The third is the width that sizes add outside the measured ones of the
+        GPU and of all GPUs, (2, problems).
         """
-        domain = self.family_model.domain
-        extrapolation = domain.extrapolation_width(sizes)
+        domain, gpu = self.family_model.domain, self.setting.gpu
+        extrapolation = np.array([domain.extrapolation_width(sizes, each) for each in (gpu, None)])
         distances = np.empty((len(self.references), len(sizes)))
         inside = np.zeros(distances.shape, dtype=bool)
         for i, key in enumerate(self.references.values()):
@@ -449,7 +455,8 @@ class Ranker:
             distances[i] = domain.distances(key, sizes)
             if references is None:
                 continue
-            inside[i] = references.inside(sizes) & (extrapolation == 0.0)
+            own = domain.references.get(key._replace(gpu=gpu), references)
+            inside[i] = own.inside(sizes) & (extrapolation == 0.0).all(axis=0)
             for row in np.flatnonzero(inside[i] & (distances[i] > references.reach)).tolist():
                 inside[i, row] = shape_hash(domain.family, sizes[row].tolist()) in domain.shapes
         return distances, inside, extrapolation
@@ -514,7 +521,7 @@ class Ranker:
         if reason := self.evidence.outside[position]:
             return reason
         sizes = self.setting.family.sizes_of(problem)
-        reason = self.family_model.domain.size_reason(self.references[candidate.library], sizes)
+        reason = self.family_model.domain.size_reason(self.references[candidate.library], sizes, self.setting.gpu)
         if reason is None and estimate is not None and estimate.source == FLOOR:
             return NOTES["at_floor"].format(self.evidence.floor_us[position])
         return reason

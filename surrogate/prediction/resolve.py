@@ -109,6 +109,11 @@ class SettingFacts(NamedTuple):
         return self.setting._replace(versions=tuple((name, f"{version}?") for name, version in self.setting.versions))
 
     @property
+    def shapes_if_few(self) -> int:
+        """`Domain.shapes_if_few` of a measured GPU."""
+        return self.family_model.domain.shapes_if_few(self.setting.gpu) if self.is_trained else 0
+
+    @property
     def covered(self) -> np.ndarray:
         """(candidates,) True if the analytical model of convolutions describes the candidate's kernels."""
         return np.array([each.mechanism == self.setting.family.tensor_core_mechanism for each in self.choosable])
@@ -173,6 +178,12 @@ class Resolver:
         Raises `InputError` for an unknown library, and if no library has a candidate.
         """
         question = self.with_vendor_kernels(question)
+        family, version = question.family, question.library_version
+        if family.parameter_names and version not in (
+            None,
+            *(each.version for each in self.family_model(question).domain.versions),
+        ):
+            raise InputError(f"version {version} of {family.name} was never measured; leave the library version out")
         if question.requested and not question.family.parameter_names:
             ranker = self.ranker(question._replace(requested=()))
             all_names = {key.solver or key.algorithm for key in self.family_model(question).candidates}
@@ -267,6 +278,8 @@ class Resolver:
         source, donors, note = _source(facts, context)
         general = () if facts.is_measured else tuple(self._unmeasured_notes(facts, note))
         general += self._math_note(facts)
+        if count := facts.shapes_if_few:
+            general += (NOTES["few_shapes"].format(facts.setting.gpu, count),)
         return _ranker(facts, context, source, donors, notes=_notes(facts, donors, general, self.bundle.call_costs))
 
     def _math_note(self, facts: SettingFacts) -> tuple[str, ...]:
@@ -518,12 +531,9 @@ def _ranker(
     family_model, setting = facts.family_model, facts.setting
     libraries = [name for name, _ in setting.versions]
     keys, widths = _setting_keys(setting, context.candidates), family_model.widths
+    unmeasured = _unmeasured_widths(facts)
     if not facts.is_measured:
-        errors = family_model.unmeasured_gpu
-        half_width = errors.by_group[_width_group(facts)].half_width
-        if not errors.by_group[_width_group(facts)].gpus:  # the half width is an assumption
-            half_width = max(half_width, widths.max_half_width)
-        widths = Widths({ALL: half_width}, independent_share=errors.independent_share)
+        widths = unmeasured
     evidence = _evidence(facts, context, widths, donors)
     fallback = SIMILAR_GPU if family_model.family.parameter_names or any(donors) else DATASHEET
     return Ranker(
@@ -544,7 +554,21 @@ def _ranker(
         references={name: family_model.domain.reference_key(name, setting.values) for name in libraries},
         library_of=np.array([libraries.index(candidate.library) for candidate in context.candidates]),
         notes=notes,
+        unmeasured_half_width=unmeasured.by_key[ALL],
     )
+
+
+def _unmeasured_widths(facts: SettingFacts) -> Widths:
+    """Return the widths of the setting on an unmeasured GPU.
+
+    If they are an assumption, the configurations of a described kernel keep their independent errors.
+    """
+    errors, widths = facts.family_model.unmeasured_gpu, facts.family_model.widths
+    half_width, share = errors.by_group[_width_group(facts)].half_width, errors.independent_share
+    if not errors.by_group[_width_group(facts)].gpus:
+        half_width = max(half_width, widths.max_half_width)
+        share *= widths.by_key[ALL] / half_width if facts.setting.family.parameter_names else 1.0
+    return Widths({ALL: half_width}, independent_share=share)
 
 
 def _sustained_tflops(facts: SettingFacts) -> float:
@@ -593,8 +617,8 @@ def _half_widths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the base of each candidate's half width in log time, (candidates,), and its limits, (2, candidates).
 
-    For a candidate that ``is_fixed``, it is at least the half width of an unmeasured GPU. On a calibrated GPU, that
-    half width is the limit.
+    For a candidate that ``is_fixed``, or on a GPU with few shapes, it is at least the half width of an unmeasured GPU.
+    On a calibrated GPU, that half width is the limit.
     """
     setting = facts.setting
     dtype = setting.by_name.get("dtype", "")
@@ -602,7 +626,7 @@ def _half_widths(
     if facts.analytical is not None and not facts.covers_whole_setting and not facts.is_measured:
         bases = np.where(facts.covered, facts.analytical.by_kind[""].half_width, bases)
     unmeasured = np.maximum(bases, facts.family_model.unmeasured_gpu.by_group[_width_group(facts)].half_width)
-    bases = np.where(is_fixed, unmeasured, bases)
+    bases = np.where(is_fixed | bool(facts.shapes_if_few), unmeasured, bases)
     limits = np.array([widths.limit(each.key) for each in candidates])
     limits = unmeasured if facts.is_measured and not facts.is_trained else limits
     return bases, np.where(is_fixed, bases, [np.zeros(len(bases)), limits])

@@ -14,7 +14,7 @@ from surrogate.features import Configuration, InputError, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedProblem, family_of
 from surrogate.prediction.sources.source import LibraryCandidate
 from surrogate.report.tables import Table, TableResult, binary_size, interval_us
-from surrogate.uncertainty.intervals import probability_best
+from surrogate.uncertainty.intervals import NORMAL, STUDENT, probability_best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -227,7 +227,8 @@ class Selection(TableResult):
         # The errors of measurements are independent; predictions have a part of their errors in common.
         shares = [1.0 if estimate.source == MEASURED else self.independent_share for estimate in self.estimates]
         widths = [share * estimate.half_width for share, estimate in zip(shares, self.estimates, strict=True)]
-        probabilities = probability_best(logs, widths).tolist()
+        errors = NORMAL if isinstance(self.problem, DescribedProblem) else STUDENT
+        probabilities = probability_best(logs, widths, errors=errors).tolist()
         pairs = zip(self.estimates[: self.top], probabilities, strict=False)
         return tuple(Ranked.of(estimate, probability, self.problem) for estimate, probability in pairs)
 

@@ -278,6 +278,12 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
     for row in np.flatnonzero(np.broadcast_to(too_large, len(distinct))[problems[best]]).tolist():
         problem_of_best = ranker.setting.problem(distinct[problems[best[row]]].tolist())
         notes[row] = ranker.notes_of(problem_of_best, candidates[chosen[row]].library)
+    failing = np.flatnonzero(answers.fails[best])
+    for number in np.unique(problems[best[failing]]).tolist():
+        of_problem = failing[problems[best[failing]] == number]
+        reasons = ranker.failures(ranker.setting.problem(distinct[number].tolist()), answers, best[of_problem])
+        for row, reason in zip(of_problem.tolist(), reasons, strict=True):
+            notes[row] = (*notes[row], reason)
     unlisted = ranker.evidence.unlisted
     is_unlisted = np.isin(chosen, [*unlisted])
     for row in np.flatnonzero(is_unlisted).tolist():

@@ -113,6 +113,8 @@ class Search:
             left = ~self._proposed if allowed is None else allowed & ~self._proposed
             if not left.any():
                 break
+            able = left & (self._failure < 1.0)  # a configuration that cannot run comes last
+            left = able if able.any() else left
             chosen.append(self._next(left))
             self.propose(chosen[-1])
         return np.array(chosen, dtype=np.int64)

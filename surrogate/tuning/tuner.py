@@ -41,10 +41,14 @@ class SearchSpace(NamedTuple):
     """The configurations of a problem, with the evidence about them before the search.
 
     ``parameters`` (n, p) and ``terms`` (n, t) are numbers. ``prior`` is None if nothing was measured. ``others`` (g, n)
-    has the scores of measured problems.
+    has the scores of measured problems. ``refused`` (n,) marks configurations that cannot run. ``gpu`` and ``problem``
+    identify the search.
     """
 
     description: Description
+    gpu: str
+    problem: str
+    refused: np.ndarray
     texts: tuple[str, ...]
     parameters: np.ndarray
     terms: np.ndarray
@@ -55,20 +59,21 @@ class SearchSpace(NamedTuple):
 
     def with_model(self, model: Configurations, columns: np.ndarray, terms: np.ndarray) -> Self:
         """Return the space with a model's prior; ``columns`` (c,) and ``terms`` (n, t) are NaN if unknown."""
-        positions = {name.rpartition("|")[2]: position for position, name in enumerate(model.configurations_)}
-        measured = np.array([positions.get(text, -1) for text in self.texts], dtype=np.int64)
+        measured = measured_numbers(model, self.texts)
         scores = np.column_stack([model.transfer_.scores, np.full(len(model.problems_), np.nan)])[:, measured]
         most_measured = np.argsort(-np.isfinite(scores).sum(axis=1), kind="stable")[:MAX_OTHERS]
         ran_us = model.times_us_[np.isfinite(model.times_us_)]
+        prior = model.transfer_.prior(columns, self.parameters, terms, measured)
+        scored, failure = (np.where(self.refused, 1.0, each) for each in (prior.score, prior.failure))
         return self._replace(
-            prior=model.transfer_.prior(columns, self.parameters, terms, measured),
+            prior=replace(prior, score=scored, failure=failure),
             others=scores[most_measured],
             plausible_us=(max(self.plausible_us[0], ran_us.min() / MAX_UNIT_RATIO), ran_us.max() * MAX_UNIT_RATIO),
         )
 
     def new_search(self, seed: int) -> Search:
         """Return a search of the space without measurements. Raises `InputError` if the seed is below 0."""
-        expected = (self.prior.score, self.prior.failure) if self.prior else (None, None)
+        expected = (self.prior.score, self.prior.failure) if self.prior else (None, self.refused)
         return Search(self.parameters, *expected, self.others, self.terms, seed=checked_int("tuning", "seed", seed, 0))
 
 
@@ -216,7 +221,8 @@ class Tuner:
 
     def _resume(self, log: Path, problem: object) -> None:
         """Read the log of an interrupted search, or begin a log. Raises `InputError` if another search wrote it."""
-        head = {"kernel": self._space.description.name, "gpu": self.gpu, "problem": str(problem)}
+        kernel = self._space.description.name
+        head = {"kernel": kernel, "gpu": self._space.gpu, "problem": self._space.problem}
         text = log.read_text(encoding="utf-8") if log.is_file() else ""
         complete = text[: text.rfind("\n") + 1] or json.dumps(head) + "\n"
         if complete != text:  # the log is new, or a line was interrupted
@@ -226,7 +232,7 @@ class Tuner:
             measured = [(dict(record["configuration"]), record["time_us"]) for record in records]
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{log}: this is not the log of a search ({error}); give another file") from None
-        if stored != head:
+        if stored not in (head, {"kernel": kernel, "gpu": self.gpu, "problem": str(problem)}):  # as version 0.3.0 wrote
             raise InputError(f"{log}: this is the log of {stored}, not of {head}; give another file")
         self._learn([self._checked(*each) for each in measured])
 
@@ -265,9 +271,13 @@ def build_space(
         raise InputError(f"{family.name}: no configuration is allowed for {target}; change the conditions")
     device = find_gpu(bundle, gpu_name)
     parameters = family.configurations(texts)
+    refusals = family.refusals(target, parameters, device)
+    if model is not None:
+        refusals = model.refusals(target, device, parameters, measured_numbers(model, texts))
+    refused = np.any([*refusals.values()], axis=0)
     if configurations is None:
-        fits = ~np.any([*family.refusals(target, parameters, device).values()], axis=0)
-        texts, parameters = tuple(compress(texts, fits.tolist())), parameters[fits]
+        texts, parameters = tuple(compress(texts, (~refused).tolist())), parameters[~refused]
+        refused = refused[~refused]
         if not texts:
             raise InputError(f"{family.name}: no configuration of {target} fits {device.name}; check the formulas")
     # Compute the problem's columns and the configurations' terms in the model's order.
@@ -279,8 +289,16 @@ def build_space(
     launched = device.vendor not in ("", "cpu")  # an unknown device may be a CPU, which launches nothing
     min_us = max(FASTEST_US, float(family.min_us(target, device))) if launched else 0.0
     finite = terms[:, np.isfinite(terms).all(axis=0)]
-    space = SearchSpace(family.description, texts, parameters, finite, None, None, plausible_us=(min_us, math.inf))
+    words = [f"{name}={value}" for name, value in target.to_dict().items() if name != "kind"]
+    identity = family.description, device.name, ",".join(words), refused
+    space = SearchSpace(*identity, texts, parameters, finite, None, None, plausible_us=(min_us, math.inf))
     return space if model is None else space.with_model(model, model.inside(target, device, problem_columns), terms)
+
+
+def measured_numbers(model: Configurations, texts: Iterable[str]) -> np.ndarray:
+    """Return the model's numbers (n,) of configurations; −1 for an unmeasured one."""
+    positions = {name.rpartition("|")[2]: position for position, name in enumerate(model.configurations_)}
+    return np.array([positions.get(text, -1) for text in texts], dtype=np.int64)
 
 
 def find_gpu(bundle: Bundle | None, name: str) -> Gpu:

@@ -41,6 +41,8 @@ it, and seven other tables confirmed it. On each table, models of the smaller pr
 and the reverse. Above the measured problems, a table shows its own (`Domain.per_doubling`). Below them it does not: no
 large problem shows that the launch decides the time of small ones.
 """
+MIN_SHAPES = 10
+"""Minimum number of shapes that show a width for new shapes."""
 _CHUNK = 256  # products of this many problems stay in the cache
 
 
@@ -226,7 +228,7 @@ class Domain:
     versions
         Measured library versions.
     references
-        Problems to which distances are measured.
+        Problems to which distances are measured. A described kernel also has those of each GPU.
     per_doubling
         Half width per doubling above the measured problems, for a described kernel.
     """
@@ -256,7 +258,12 @@ class Domain:
         settings = frozenset(SettingKey.of(fields) for fields, _ in row_groups(frame, setting_columns(rows.family)))
         versions = frozenset(LibraryVersion(*names) for names, _ in row_groups(frame, ("library", "library_version")))
         shapes = frozenset(shape_hashes(rows).tolist())
-        return cls(rows.family, settings, shapes, versions, references=training_shapes_of(rows, held_out_distance))
+        references = training_shapes_of(rows, held_out_distance)
+        if rows.family.parameter_names:
+            for (name,), positions in row_groups(frame, ("gpu",)):
+                on_gpu = training_shapes_of(rows.take(positions))
+                references |= {key._replace(gpu=name): measured for key, measured in on_gpu.items()}
+        return cls(rows.family, settings, shapes, versions, references)
 
     def reference_key(self, library: str, setting: Sequence[str]) -> ReferenceKey:
         """Return the key of ``references`` for a problem with these values of `Family.setting_names`."""
@@ -272,15 +279,30 @@ class Domain:
         references = self.references.get(key)
         return np.full(len(sizes), inf) if references is None else references.distances(sizes)
 
-    def extrapolation_width(self, sizes: np.ndarray) -> np.ndarray:
-        """Return the extra half width (problems,) for ``sizes`` (problems, sizes) outside the measured ones.
+    def on_gpu(self, gpu: str | None) -> list[TrainingShapes]:
+        """Return the problems of a described kernel that were measured on a GPU; of all GPUs if it has no own ones."""
+        own = [shapes for key, shapes in self.references.items() if key.gpu == gpu]
+        return own or [shapes for key, shapes in self.references.items() if key.gpu is None]
 
-        It is 0 unless the kernel is described. The widths of other families depend on the distance alone.
+    def shapes_if_few(self, gpu: str) -> int:
+        """Return the number of a GPU's shapes if it has less than `MIN_SHAPES`, and other GPUs have more; else 0."""
+        if not self.family.parameter_names:
+            return 0
+        own, every = (
+            len({*map(tuple, np.concatenate([e.shapes for e in self.on_gpu(name)]).tolist())}) for name in (gpu, None)
+        )
+        return own if own < min(MIN_SHAPES, every) else 0
+
+    def extrapolation_width(self, sizes: np.ndarray, gpu: str | None = None) -> np.ndarray:
+        """Return the extra half width (problems,) for ``sizes`` (problems, sizes) outside those measured on a GPU.
+
+        Without a GPU, the sizes of all GPUs count. It is 0 unless the kernel is described. The widths of other families
+        depend on the distance alone.
         """
         if not self.family.parameter_names:
             return np.zeros(len(sizes))
         slopes = PER_DOUBLING, self.per_doubling
-        return np.min([each.doublings_outside(sizes) @ slopes for each in self.references.values()], axis=0)
+        return np.min([each.doublings_outside(sizes) @ slopes for each in self.on_gpu(gpu)], axis=0)
 
     def setting_reason(self, key: SettingKey, library_version: str) -> str | None:
         """Return why this setting or the library's version is outside, or None."""
@@ -309,28 +331,33 @@ class Domain:
         fields = key.fields
         return next((i for i in range(1, len(fields) + 1) if fields[:i] not in self._beginnings), 0)
 
-    def size_reason(self, key: ReferenceKey, sizes: Sequence[int]) -> str | None:
-        """Return why these sizes are outside, or None."""
+    def size_reason(self, key: ReferenceKey, sizes: Sequence[int], gpu: str | None = None) -> str | None:
+        """Return why these sizes are outside those of all GPUs or, for a described kernel, of a GPU; or None."""
         references = self.references.get(key)
         if references is None:
             return f"{' '.join((key.library, *key.reference_values)).strip()} was never measured"
-        extra_width = float(self.extrapolation_width(np.array([sizes]))[0])
-        wider = f", so that intervals are wider, each end by a factor of {exp(extra_width):.3g}" if extra_width else ""
+        own_width, extra_width = (float(self.extrapolation_width(np.array([sizes]), each)[0]) for each in (gpu, None))
+        wider = ", so that intervals are wider" if own_width else ""
+        wider += f", each end by a factor of {exp(extra_width):.3g}" if own_width and own_width == extra_width else ""
+        own = self.references.get(key._replace(gpu=gpu), references)
+        place = f" on {gpu}" if own_width > extra_width else ""
         outside = [
-            f"{name} {value} lies outside the measured {minimum} … {maximum}"
-            for value, (name, minimum, maximum) in zip(sizes, references.bounds, strict=True)
+            f"{name} {value} lies outside the measured {minimum} … {maximum}{place}"
+            for value, (name, minimum, maximum) in zip(sizes, own.bounds, strict=True)
             if not minimum <= value <= maximum
         ]
         if outside:
             inside = [
                 " ".join(filter(None, (other.library, *other.reference_values)))
                 for other, shapes in self.references.items()
-                if (other.gpu, other.library) == (key.gpu, key.library) and shapes.inside(np.array([sizes]))[0]
+                if not place
+                and (other.gpu, other.library) == (key.gpu, key.library)
+                and shapes.inside(np.array([sizes]))[0]
             ]
             also = f"; measured there: {', '.join(inside[:4])}" if inside else ""
             return f"{', '.join(outside)}{wider}{also}"
         if wider:
-            return f"the product of the sizes lies outside the measured products{wider}"
+            return f"the product of the sizes lies outside the measured products{place}{wider}"
         distance = float(references.distances(np.array([sizes]))[0])
         if distance > references.reach and shape_hash(self.family, sizes) not in self.shapes:
             return (

@@ -27,10 +27,22 @@ from surrogate.dataset.rows import Rows
 from surrogate.dataset.splits import fold_labels, label_folds
 from surrogate.dataset.threads import in_parallel, workers_for
 from surrogate.features import InputError
+from surrogate.features.families import Family
 from surrogate.models.base import ProgressCallback, TimeModel, fit_with_progress, holdout_times
 from surrogate.uncertainty import intervals
-from surrogate.uncertainty.domain import PER_DOUBLING, distances_to, training_shapes_of
-from surrogate.uncertainty.intervals import ALL, COVERAGE, HeldOutGpuErrors, StepFunction, WidthKey, Widths
+from surrogate.uncertainty.domain import MIN_SHAPES, PER_DOUBLING, distances_to, training_shapes_of
+from surrogate.uncertainty.intervals import (
+    ALL,
+    COVERAGE,
+    NORMAL,
+    STUDENT,
+    ErrorDistribution,
+    HeldOutGpuErrors,
+    StepFunction,
+    WidthKey,
+    Widths,
+    probability_best,
+)
 
 MAX_CONCURRENT_ROWS = 2_000_000
 """Maximum rows of all fits that run at the same time. Each fit holds its own rows."""
@@ -116,8 +128,6 @@ def combined_answers(rows: Rows, splits: Sequence[Split], answers: Sequence[FitT
     return predicted, distance
 
 
-MIN_SHAPES = 10
-"""Minimum held-out shapes of a key. A key with fewer shapes gets no narrower base than its parent."""
 MIN_FACTOR_SHAPES = 7
 """Minimum held-out shapes for factors of distance and time, and for a base per candidate."""
 POOLED_SHAPES = 20
@@ -243,7 +253,8 @@ def fit_widths(
     counted = np.ones(len(scores.error), dtype=bool) if evaluated is None else evaluated[scores.position]
     part = scores.take(counted)
     measured, problem = (values[part.position] for values in (measured_us, rows.problem))
-    share = fit_independent_share(part.predicted_us, measured, half_width[counted], problem, shape=part.shape)
+    columns = part.predicted_us, measured, half_width[counted], problem, part.shape
+    share = fit_independent_share(*columns, errors_of(rows.family))
     return replace(widths, independent_share=share)
 
 
@@ -273,11 +284,16 @@ def _with_final_constant(scores: HeldOutScores) -> tuple[Widths, np.ndarray]:
     """Return widths whose last constant comes from cross-fitted scores, and the cross-fitted half widths (rows,).
 
     A described kernel has too many configurations, and too few shapes, for a width per configuration. It gets one
-    width. If there are fewer than `MIN_FACTOR_SHAPES` shapes, the one width covers nine in ten of their rows: factors
-    would multiply the error of the worst shape with itself.
+    width for each GPU. If another family has fewer than `MIN_FACTOR_SHAPES` shapes, one width covers nine in ten of
+    their rows: factors would multiply the error of the worst shape with itself.
     """
     if scores.is_described:
-        widths = Widths({ALL: max(_few_shapes_quantile(scores.error, scores.shape), MIN_WIDTH)})
+        bases = {ALL: max(_few_shapes_quantile(scores.error, scores.shape), MIN_WIDTH)}
+        for (name,), positions in row_groups(pd.DataFrame({"gpu": scores.gpu}), ("gpu",)):
+            own = max(_few_shapes_quantile(scores.error[positions], scores.shape[positions]), MIN_WIDTH)
+            pooled = pooled_base(own, bases[ALL], _shape_count(scores, positions))
+            bases[WidthKey(name, ALL.candidate)] = max(own, pooled)
+        widths = Widths(bases)
         return widths, scores.half_widths(widths)
     if len(np.unique(scores.shape)) < MIN_FACTOR_SHAPES:
         widths = Widths({ALL: max(float(np.quantile(scores.error, COVERAGE)), MIN_WIDTH)})
@@ -424,8 +440,18 @@ def _steps(x: np.ndarray, score: np.ndarray, shape: np.ndarray, bands: int, *, r
     return StepFunction(tuple(map(float, edges)), tuple(map(float, values)))
 
 
+def errors_of(family: Family) -> ErrorDistribution:
+    """Return the distribution of the independent errors of a family's candidates."""
+    return NORMAL if family.parameter_names else STUDENT
+
+
 def fit_independent_share(
-    predicted_us: np.ndarray, measured_us: np.ndarray, half_width: np.ndarray, problem: np.ndarray, shape: np.ndarray
+    predicted_us: np.ndarray,
+    measured_us: np.ndarray,
+    half_width: np.ndarray,
+    problem: np.ndarray,
+    shape: np.ndarray,
+    errors: ErrorDistribution = STUDENT,
 ) -> float:
     """Fit the share of a half width that is independent between the candidates of one problem.
 
@@ -441,6 +467,8 @@ def fit_independent_share(
         (rows,) half widths in log time.
     problem, shape
         (rows,) codes.
+    errors
+        As in `probability_best`.
 
     Returns
     -------
@@ -459,7 +487,7 @@ def fit_independent_share(
     weight = 1 / np.bincount(shapes)[shapes]
 
     def loss(log_share: float) -> float:
-        likely = [intervals.probability_best(time, width, np.exp(log_share))[best] for time, width, best in cases]
+        likely = [probability_best(time, width, np.exp(log_share), errors)[best] for time, width, best in cases]
         return -float(weight @ np.log(np.maximum(likely, MIN_LIKELIHOOD)))
 
     best: OptimizeResult = minimize_scalar(loss, bounds=np.log(SHARE_BOUNDS), method="bounded", options={"xatol": 0.02})
@@ -523,7 +551,7 @@ def fit_unmeasured_gpu(
     unmeasured = intervals.UnmeasuredGpuErrors(held_out_gpu_errors(part, predicted, was_trained))
     counted = evaluated & was_trained
     columns = (predicted, part.time_us, unmeasured.half_widths(groups_of(part)), part.problem, part.shape)
-    share = fit_independent_share(*(values[counted] for values in columns))
+    share = fit_independent_share(*(values[counted] for values in columns), errors=errors_of(rows.family))
     return structs.replace(unmeasured, independent_share=float(f"{share:.4g}"))
 
 

@@ -9,10 +9,10 @@ not wait for pandas or SciPy.
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import exp, inf, log, sinh, sqrt
+from math import erf, exp, inf, log, sinh, sqrt
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +26,8 @@ UNMEASURED_HALF_WIDTH = log(3.0)
 """Half width for an unmeasured GPU, if too few GPUs were measured to fit one."""
 STUDENT_90 = 0.9 * sqrt(2.0 / (1.0 - 0.9**2))
 """A variable of Student's t distribution with 2 degrees of freedom lies within ± this in 90 of 100 cases."""
+NORMAL_90 = 1.6448536269514722
+"""A standard normal variable lies within ± this in 90 of 100 cases."""
 UNMEASURED_GROUP_HALF_WIDTH = 4.48
 """Half width for problems whose kernel group was never measured in their setting, if the data cannot show it.
 
@@ -35,7 +37,6 @@ COMPARED = 256
 """Maximum candidates of a problem that are compared with one another: the cost grows with their square."""
 MAX_POINTS = 1000
 """Maximum number of times at which the distributions are compared."""
-_STEPS = 100 * np.sinh(np.linspace(-6.0, 6.0, 49)) / sinh(6.0)  # in scales; dense in the middle, 5e-5 lies below
 _MIN_WIDTH = 1e-9  # replaces a half width of 0
 _MIN_PROBABILITY = 1e-300
 
@@ -89,7 +90,7 @@ class Widths:
     ----------
     by_key
         Base half width for each key. It holds `ALL`. A candidate may have a key for all GPUs, for one GPU, and for one
-        element type on that GPU.
+        element type on that GPU. A GPU of a described kernel has a key for all candidates.
     distance
         Factor as a function of the distance to the training data. It never falls.
     time_us
@@ -113,7 +114,8 @@ class Widths:
 
     def base(self, gpu: str, candidate: str, dtype: str) -> float:
         """Return a candidate's half width before the factors for distance and time. ``gpu`` is a registry name."""
-        keys = (WidthKey(gpu, candidate, dtype), WidthKey(gpu, candidate), WidthKey(None, candidate), ALL)
+        on_gpu = WidthKey(gpu, candidate, dtype), WidthKey(gpu, candidate)
+        keys = (*on_gpu, WidthKey(None, candidate), WidthKey(gpu, ALL.candidate), ALL)
         return next(self.by_key[key] for key in keys if key in self.by_key)
 
     def limit(self, candidate: str) -> float:
@@ -272,13 +274,39 @@ def student_cdf(x: np.ndarray) -> np.ndarray:
     return 0.5 + 0.5 * x / np.sqrt(2.0 + x * x)
 
 
+_NORMAL_POINTS = np.linspace(-9.0, 9.0, 3601)
+_NORMAL_VALUES = np.array([0.5 + 0.5 * erf(x / sqrt(2.0)) for x in _NORMAL_POINTS])
+
+
+def normal_cdf(x: np.ndarray) -> np.ndarray:
+    """Return P(X ≤ x) for a standard normal variable, interpolated to 1e-6."""
+    return np.interp(x, _NORMAL_POINTS, _NORMAL_VALUES)
+
+
+class ErrorDistribution(NamedTuple):
+    """A symmetric distribution of independent errors.
+
+    90 in 100 errors lie within ± ``quantile_90``. The ascending ``points`` are dense in the middle.
+    """
+
+    cdf: Callable[[np.ndarray], np.ndarray]
+    quantile_90: float
+    points: np.ndarray
+
+
+STUDENT = ErrorDistribution(student_cdf, STUDENT_90, 100 * np.sinh(np.linspace(-6.0, 6.0, 49)) / sinh(6.0))
+"""Errors of the algorithms of a library. Heavy tails make stated and actual shares of best picks agree."""
+NORMAL = ErrorDistribution(normal_cdf, NORMAL_90, 8 * np.sinh(np.linspace(-3.0, 3.0, 49)) / sinh(3.0))
+"""Errors of configurations: the heavy tails of hundreds of slow ones would add up to most of the probability."""
+
+
 def probability_best(
-    log_time: np.ndarray | Sequence[float], half_width: np.ndarray | Sequence[float], independent_share: float = 1.0
+    log_time: np.ndarray | Sequence[float],
+    half_width: np.ndarray | Sequence[float],
+    independent_share: float = 1.0,
+    errors: ErrorDistribution = STUDENT,
 ) -> np.ndarray:
     """Return the probability of each candidate of one problem to be the fastest.
-
-    The errors follow Student's t distribution with 2 degrees of freedom. Its heavy tails make stated and actual shares
-    of best picks agree better than a normal distribution does.
 
     Parameters
     ----------
@@ -289,6 +317,8 @@ def probability_best(
     independent_share
         Share of a half width that remains if the error that all candidates have in common is removed
         (`Widths.independent_share`). The common error does not change the order.
+    errors
+        Distribution of the independent errors: `STUDENT` or, for configurations, `NORMAL`.
 
     Returns
     -------
@@ -308,15 +338,19 @@ def probability_best(
     if mean.size > COMPARED:
         probability = np.full(mean.size, _MIN_PROBABILITY)
         fastest = np.argpartition(mean, COMPARED)[:COMPARED]
-        probability[fastest] = probability_best(mean[fastest], np.asarray(half_width)[fastest], independent_share)
+        probability[fastest] = probability_best(
+            mean[fastest], np.asarray(half_width)[fastest], independent_share, errors
+        )
         return probability
-    deviation = np.maximum(np.asarray(half_width, dtype=np.float64) * (independent_share / STUDENT_90), _MIN_WIDTH)
+    deviation = np.maximum(
+        np.asarray(half_width, dtype=np.float64) * (independent_share / errors.quantile_90), _MIN_WIDTH
+    )
     # 1. Points around every candidate. Points above the smallest last point of a candidate do not change the result.
-    points = (mean + _STEPS[:, None] * deviation).ravel()
-    points = np.sort(points[points <= (mean + _STEPS[-1] * deviation).min()])
+    points = (mean + errors.points[:, None] * deviation).ravel()
+    points = np.sort(points[points <= (mean + errors.points[-1] * deviation).min()])
     points = points[:: -(-len(points) // MAX_POINTS)]  # points of many candidates are closer than needed
     # 2. P(time of j > t) at each point, and the product over all other candidates.
-    later = np.maximum(student_cdf((mean - points[:, None]) / deviation), _MIN_PROBABILITY)
+    later = np.maximum(errors.cdf((mean - points[:, None]) / deviation), _MIN_PROBABILITY)
     others_later = later.prod(axis=1, keepdims=True) / later
     # 3. Trapezoids: the probability of i between two points times the mean probability that all others are later.
     mass = (later[:-1] - later[1:]) * (others_later[:-1] + others_later[1:])
