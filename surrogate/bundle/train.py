@@ -15,11 +15,11 @@ from msgspec import structs
 from surrogate.bundle.bundle import Bundle, CandidateKey, FamilyModel, HarnessFloor
 from surrogate.dataset.described import KernelOptions
 from surrogate.dataset.files import Progress
-from surrogate.dataset.problems import device_names, evaluation_rows, joined, row_groups, shape_columns
+from surrogate.dataset.problems import device_names, joined, row_groups, shape_columns
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limit_threads
-from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage
+from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage, judged_rows
 from surrogate.evaluation.hyperparameters import search
 from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
 from surrogate.features import InputError
@@ -249,7 +249,7 @@ class _FamilyFits(NamedTuple):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
-        evaluated = evaluation_rows(rows.frame, rows.family, data.candidates)
+        evaluated = judged_rows(rows, data.candidates)
         setting_was_trained = fit.trained_settings(rows, folds if folds_hold_out_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @option("--storage", HELP["tune"]["storage"], default="tune.journal", metavar="FILE|URL")
 @option("--trials", "Total number of trials in the study, by all workers and runs.", shared.COUNT, required=True)
-@option("--model", "The model to tune.", default="boosted-terms", metavar="NAME")
+@option("--model", "The model to tune.  [default: boosted-terms; none for your own kernel]", default="", metavar="NAME")
 @option("--objective", HELP["tune"]["objective"], ("time", "choice", "both"), default="both")
 @shared.training_options
 @option("--timeout timeout_minutes", "Start no trial after this time.", shared.POSITIVE, metavar="MINUTES")

@@ -14,7 +14,9 @@ from surrogate.dataset.problems import device_names, evaluation_rows, row_groups
 from surrogate.dataset.rows import Rows
 from surrogate.evaluation.judge import shape_interval, time_errors
 from surrogate.evaluation.scorecard import EvaluationSet, choice_rows, json_value, library_picks, pick_by_times
+from surrogate.features.families import DescribedFamily
 from surrogate.models import Support
+from surrogate.models.configurations import columns_of
 from surrogate.uncertainty.fit import dtypes_of, groups_of, held_out_gpu_errors, held_out_half_widths
 from surrogate.uncertainty.intervals import STUDENT, ErrorDistribution, UnmeasuredGpuErrors, probability_best
 
@@ -32,12 +34,23 @@ def held_out_card(
     """
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
-    evaluated = evaluation_rows(rows.frame, rows.family, candidates)
+    evaluated = judged_rows(rows, candidates)
     choices = choice_figures(rows, predicted_us, rules.supported(rows), evaluated)
     groupings = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
     card = {"time": time, "choice": {grouping: choices[grouping] for grouping in groupings}, "intervals": coverage}
     return json_value(card, DIGITS)
+
+
+def judged_rows(rows: Rows, candidates: str) -> np.ndarray:
+    """Return `evaluation_rows` (rows,) among the configurations that a described kernel's conditions allow."""
+    family, allowed = rows.family, np.ones(len(rows), dtype=bool)
+    if isinstance(family, DescribedFamily) and family.description.conditions:
+        problems = family.problem(dict(zip(family.size_names, rows.sizes.T, strict=True)), {})
+        allowed = family.allowed(problems, columns_of(rows)[1])
+    judged = np.zeros(len(rows), dtype=bool)
+    judged[allowed] = evaluation_rows(rows.frame[allowed], family, candidates)
+    return judged
 
 
 def choice_figures(

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,7 +260,7 @@ class TuneOptions:
     trials : int
         Number of finished trials of the study in all.
     model, objective, candidate : str
-        Model to tune, loss to minimise, and whether algorithms or solvers are chosen.
+        Model to tune ("": `DEFAULT_MODEL`), loss to minimise, and whether algorithms or solvers are chosen.
     seed : int
         Seed of folds and sampling.
     device : str
@@ -274,7 +274,7 @@ class TuneOptions:
     """
 
     trials: int
-    model: str = DEFAULT_MODEL
+    model: str = ""
     objective: str = search.DEFAULT_OBJECTIVE
     candidate: str = "algorithm"
     seed: int = 0
@@ -305,11 +305,18 @@ def tune(data: Data, options: TuneOptions, progress: Progress | None = None) -> 
     ------
     InputError
         If the study of that name has another purpose, if the storage cannot be used, or if the data are not enough.
+        If no model is given for a described kernel.
     """
     import optuna
 
-    cls = model_class(options.model)
     data = as_dataset(data)
+    if data.described_family and not options.model:
+        rule = "its default model, configurations, has no settings to tune"
+        raise InputError(
+            f"{data.name}: {rule}; use `seer train`, or give --model {DEFAULT_MODEL} to tune another model"
+        )
+    options = replace(options, model=options.model or DEFAULT_MODEL)
+    cls = model_class(options.model)
     stored = search.default_hyperparameters(cls)
     if not stored:
         raise InputError(f"{options.model} has no settings to tune; tune another model, such as {DEFAULT_MODEL}")

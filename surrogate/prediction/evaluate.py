@@ -11,10 +11,10 @@ from surrogate.bundle.bundle import Bundle, FamilyModel
 from surrogate.bundle.train import candidate_keys, min_times, train
 from surrogate.dataset.described import KernelColumns
 from surrogate.dataset.files import Progress
-from surrogate.dataset.problems import device_names, evaluation_rows, newest_version
+from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.dataset.store import Data, Dataset, as_dataset, merge_datasets
-from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows, picks
+from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows, judged_rows, picks
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import json_value
 from surrogate.features import InputError, canonical
@@ -66,7 +66,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         names = sorted(key.name for key in family_model.candidates)
         predicted = trained_answers(resolver, rows, np.isin(rows.candidate.astype(str), names))
         seen = family_model.domain.shape_was_trained(rows)
-        evaluated = evaluation_rows(rows.frame, family, data.candidates)
+        evaluated = judged_rows(rows, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
             figures = _evaluate_part(rows, predicted, member, evaluated & member, family_model.widths)
             records += [{"family": family.name, "part": name, **record} for record in figures]
