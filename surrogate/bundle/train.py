@@ -19,7 +19,7 @@ from surrogate.dataset.problems import device_names, joined, row_groups, shape_c
 from surrogate.dataset.rows import Rows, rows_by_family
 from surrogate.dataset.store import Data, Dataset, as_dataset
 from surrogate.dataset.threads import limit_threads
-from surrogate.evaluation.coverage import held_out_card, held_out_gpu_coverage, judged_rows
+from surrogate.evaluation.coverage import allowed_evaluation_rows, held_out_card, held_out_gpu_coverage
 from surrogate.evaluation.hyperparameters import search
 from surrogate.evaluation.judge import CandidateRows, pick_lowest_scores
 from surrogate.features import InputError
@@ -249,7 +249,7 @@ class _FamilyFits(NamedTuple):
             held_out_gpu_us = holdout_us
         # 2. Support, widths, domain and card from the held-out errors.
         measured = np.where(rows.ok, rows.time_us, np.nan)
-        evaluated = judged_rows(rows, data.candidates)
+        evaluated = allowed_evaluation_rows(rows, data.candidates)
         setting_was_trained = fit.trained_settings(rows, folds if folds_hold_out_gpus else gpus)
         support = Support.fit(rows)
         ok = rows.take(rows.ok)

@@ -80,6 +80,7 @@ def command(
 
 def _print_summary(bundle: "Bundle", output: Path) -> None:
     """Print the held-out figures of each family, an example of a described kernel, and the families left out."""
+    kernel = bundle.described_family
     for family, held_out in bundle.card["held_out"].items():
         rows = bundle.card["data"]["families"][family]["ok_rows"]
         figures = held_out_record(family, held_out)
@@ -88,7 +89,8 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
             f" {figures['p90_ape']:.1%}"
         ]
         if figures["slowdown"] is not None:
-            words.append(f"the pick takes {figures['slowdown']:.3f} times as long as the fastest")
+            allowed = " that the conditions allow" * bool(kernel and kernel.description.conditions)
+            words.append(f"the pick takes {figures['slowdown']:.3f} times as long as the fastest{allowed}")
         if figures["coverage"] is not None:
             words.append(f"90 % intervals hold {figures['coverage']:.1%} of the times")
         fitted = bundle.family_models[family].fitted.name
@@ -98,7 +100,7 @@ def _print_summary(bundle: "Bundle", output: Path) -> None:
             f"{output}: {fitted}, {family}, {sample}{rows} rows; on held-out rows, in {held_out['split']}:"
             f" {'; '.join(words)}"
         )
-    if kernel := bundle.described_family:
+    if kernel:
         shared.echo(f"{output}: the kernel is called {kernel.name}; write a problem as {kernel.example}")
         counts = bundle.card["data"]["families"][kernel.name]
         if failed := counts["rows"] - counts["ok_rows"]:

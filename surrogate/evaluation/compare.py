@@ -20,7 +20,7 @@ from surrogate.dataset.store import Data, Dataset, as_dataset, common_kernel
 from surrogate.dataset.tables import write_table
 from surrogate.dataset.threads import workers_for
 from surrogate.evaluation import scorecard
-from surrogate.evaluation.coverage import coverage_rows, judged_rows
+from surrogate.evaluation.coverage import allowed_evaluation_rows, coverage_rows
 from surrogate.evaluation.fold_fits import FamilyRuns, FitProgress, FoldFits, mean_importance
 from surrogate.evaluation.hyperparameters import TUNE_TRIALS
 from surrogate.evaluation.judge import EvaluatedPicks
@@ -245,7 +245,7 @@ def _family_runs(
 
 def _evaluation_rows(data: Dataset, rows: Rows, count: int) -> np.ndarray:
     """Return True (count,) for rows of problems with a choice. Raises `InputError` if no problem has a choice."""
-    evaluated = judged_rows(rows.take(np.arange(count)), data.candidates)
+    evaluated = allowed_evaluation_rows(rows.take(np.arange(count)), data.candidates)
     if not evaluated.any() and len(np.unique(rows.problem[:count])) < count:
         hint = "; if it lists only some candidates, say --candidates listed" * (data.candidates != "listed")
         raise InputError(f"{data.name}: no problem has two measured candidates and none unmeasured{hint}")

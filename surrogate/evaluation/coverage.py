@@ -34,7 +34,7 @@ def held_out_card(
     """
     half_width = held_out_half_widths(rows, predicted_us, measured_us, distance)
     coverage = coverage_rows(rows, np.log(predicted_us / measured_us), half_width)
-    evaluated = judged_rows(rows, candidates)
+    evaluated = allowed_evaluation_rows(rows, candidates)
     choices = choice_figures(rows, predicted_us, rules.supported(rows), evaluated)
     groupings = [grouping for grouping in choices if grouping in ("all", rows.family.primary)]
     time = asdict(time_errors(predicted_us[rows.ok], rows.time_us[rows.ok]))
@@ -42,15 +42,15 @@ def held_out_card(
     return json_value(card, DIGITS)
 
 
-def judged_rows(rows: Rows, candidates: str) -> np.ndarray:
+def allowed_evaluation_rows(rows: Rows, candidates: str) -> np.ndarray:
     """Return `evaluation_rows` (rows,) among the configurations that a described kernel's conditions allow."""
     family, allowed = rows.family, np.ones(len(rows), dtype=bool)
     if isinstance(family, DescribedFamily) and family.description.conditions:
         problems = family.problem(dict(zip(family.size_names, rows.sizes.T, strict=True)), {})
         allowed = family.allowed(problems, columns_of(rows)[1])
-    judged = np.zeros(len(rows), dtype=bool)
-    judged[allowed] = evaluation_rows(rows.frame[allowed], family, candidates)
-    return judged
+    evaluated = np.zeros(len(rows), dtype=bool)
+    evaluated[allowed] = evaluation_rows(rows.frame[allowed], family, candidates)
+    return evaluated
 
 
 def choice_figures(

@@ -14,7 +14,7 @@ from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import device_names, newest_version
 from surrogate.dataset.rows import Rows, rows_by_family, rows_of
 from surrogate.dataset.store import Data, Dataset, as_dataset, merge_datasets
-from surrogate.evaluation.coverage import DIGITS, choice_figures, coverage_rows, judged_rows, picks
+from surrogate.evaluation.coverage import DIGITS, allowed_evaluation_rows, choice_figures, coverage_rows, picks
 from surrogate.evaluation.judge import time_errors
 from surrogate.evaluation.scorecard import json_value
 from surrogate.features import InputError, canonical
@@ -66,7 +66,7 @@ def evaluate(bundle: object, data: Data) -> list[dict[str, Any]]:
         names = sorted(key.name for key in family_model.candidates)
         predicted = trained_answers(resolver, rows, np.isin(rows.candidate.astype(str), names))
         seen = family_model.domain.shape_was_trained(rows)
-        evaluated = judged_rows(rows, data.candidates)
+        evaluated = allowed_evaluation_rows(rows, data.candidates)
         for name, member in (("unseen", ~seen), ("seen", seen)):
             figures = _evaluate_part(rows, predicted, member, evaluated & member, family_model.widths)
             records += [{"family": family.name, "part": name, **record} for record in figures]

@@ -3,6 +3,7 @@
 import json
 
 from tests.known import cases
+from tests.tuning.made_up import PARAMETERS, SHAPES, times
 
 
 def test_tune_prints_settings_and_writes_what_train_uses(seer, dataset, tmp_path):
@@ -24,6 +25,13 @@ def test_csv_has_a_row_per_setting(seer, dataset, tmp_path):
     words = ["--storage", tmp_path / "j", "--model", "linear-dims", "--trials", 1, "--csv"]
     lines = seer("tune", dataset, *words).out.splitlines()
     assert lines == ["setting,best,stored,importance", "alpha,1.0,1.0,"]
+
+
+def test_the_default_model_of_a_described_kernel_is_not_tuned(seer, tmp_path):
+    times(SHAPES[:2], ("v100-sxm2-16gb",)).to_csv(tmp_path / "own.csv", index=False)
+    names = ["--sizes", "m,n", "--parameters", ",".join(PARAMETERS)]
+    result = seer("tune", tmp_path / "own.csv", *names, "--trials", 1, "--storage", tmp_path / "j")
+    assert result.is_refusal("configurations, has no settings to tune; use `seer train`"), result.err
 
 
 @cases(__file__)

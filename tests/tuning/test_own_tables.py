@@ -1,22 +1,26 @@
 """A described kernel with formulas: limits of datasheets, units, conditions, and refused tables and queries."""
 
+import itertools
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.bundle.train import train
 from surrogate.dataset.checks import unit_warnings
+from surrogate.dataset.rows import rows_of
 from surrogate.dataset.store import as_dataset
 from surrogate.evaluation.compare import compare
+from surrogate.evaluation.coverage import allowed_evaluation_rows
 from surrogate.features.description import description_of
 from surrogate.features.gpu import gpu
 from surrogate.models.configurations import Configurations
 from surrogate.models.linear import LinearTerms
 from surrogate.prediction.predictor import Predictor
-from surrogate.tuning import Tuner
+from surrogate.tuning import Tuner, perf_model
 from tests.known import cases, known_answers
 from tests.tuning.made_up import COLUMNS, PARAMETERS, SHAPES, VALUES, times
 
@@ -24,6 +28,7 @@ FORMULAS = known_answers(__file__)["formulas"]
 MEASURED = ("v100-sxm2-16gb", "a100-sxm4-80gb")
 LARGE = "made_up:m4096n2048"
 FLOPS = 2.0 * 4096 * 2048 * 768
+TRUTH_US = times(((4096, 2048),), ("a100-sxm4-80gb",))["time_us"].min()
 DESCRIPTION = COLUMNS.of(times(), "here").to_dict()
 
 
@@ -85,6 +90,62 @@ def test_times_of_an_unknown_gpu_are_between_those_of_measured_gpus(own_bundle: 
     assert "the shared-memory limit of foo9 is unknown, so shared_bytes was not checked" in notes
 
 
+def test_configurations_that_cannot_run_come_last_and_have_the_reason(own_bundle: Bundle) -> None:
+    """On an RTX 4090 a block has at most 101,376 bytes of shared memory; 128 × 64 tiles need 16 × 128 × 64 bytes."""
+    values = [dict(zip(PARAMETERS, each, strict=True)) for each in itertools.product(*VALUES.values())]
+    cannot_run = np.array([each["block_m"] * each["block_n"] * 16 > 101_376 for each in values])
+    size = {"m": 4096, "n": 2048}
+    model = perf_model(own_bundle, gpu="rtx-4090")
+    scores = np.array([model(**size, **each) for each in values])
+    assert 0 < cannot_run.sum() < len(values) and scores[cannot_run].min() > scores[~cannot_run].max()
+    order = Tuner(own_bundle, "rtx-4090", size, configurations=values).ask(len(values))
+    assert [cannot_run[values.index(each)] for each in order] == sorted(cannot_run)
+    answers = Predictor(own_bundle, gpu="rtx-4090").predict(pd.DataFrame([{**size, **each} for each in values]))
+    reasons = ["cannot run: shared_bytes is above 101,376" in " ".join(notes) for notes in answers.notes]
+    assert reasons == cannot_run.tolist() and not answers.supported[cannot_run].any()
+
+
+def test_a_gpu_with_few_shapes_has_the_width_of_an_unmeasured_gpu(own_bundle: Bundle) -> None:
+    """Without two other GPUs the width is an assumption, a factor of 3. The domain is the GPU's own."""
+    few = times(SHAPES[:2], ("a100-sxm4-80gb",))
+    table = pd.concat([times(SHAPES, ("v100-sxm2-16gb",)), few])
+    bundle = train(table, kernel=own_bundle.kernel)
+    best = Predictor(bundle, gpu="a100").select("m4096n2048").best
+    selection = Predictor(bundle, gpu="a100").select("m4096n2048")
+    assert best is not None and best.upper_us / best.time_us >= 3.0 > best.time_us / TRUTH_US > 1 / 3
+    assert "measurements of 2 shapes alone" in selection.notes[0]
+    assert "m 4096 lies outside the measured 64 … 64 on a100-sxm4-80gb" in str(selection.reason)
+    measured = Predictor(bundle, gpu="v100").select("m2000n2000").best
+    assert measured is not None and measured.upper_us / measured.time_us < 2.0
+
+
+def test_the_slowdown_counts_configurations_that_the_conditions_allow(table: pd.DataFrame) -> None:
+    """In a problem whose two-warp rows alone are allowed, the fastest of them is the reference."""
+    kernel = description_of({**DESCRIPTION, "conditions": ["warps < 4"]}, "here")
+    data = as_dataset(table, kernel)
+    rows = rows_of(data.frame, data.described_family, data.devices)
+    assert set(rows.frame["warps"][allowed_evaluation_rows(rows, data.candidates)]) == {2}
+
+
+@pytest.mark.slow
+def test_the_first_ten_hold_the_fastest_as_often_as_stated() -> None:
+    """Half of the shapes of a measured kernel are held out; the bound is three standard errors."""
+    table = pd.read_parquet(Path(__file__).parents[2] / "experiments/data/cpu_matmul.parquet")
+    shapes = table[["m", "n", "k"]].drop_duplicates()
+    names = ["tile_m", "tile_n", "item_m", "item_n", "vector", "unroll_k", "staged"]
+    trained = table.merge(shapes.iloc[::2])[["gpu", "m", "n", "k", *names, "status", "time_us"]]
+    predictor = Predictor(train(trained, sizes=["m", "n", "k"], parameters=names, name="product"))
+    stated, held = [], []
+    for m, n, k in shapes.iloc[1::2].to_numpy().tolist():
+        own = table[(table[["m", "n", "k"]] == (m, n, k)).all(axis=1)]
+        fastest = own.loc[own["time_us"].idxmin(), names].to_dict()
+        first = predictor.select(f"m{m}n{n}k{k}").candidates[:10]
+        stated.append(sum(each.probability_best for each in first))
+        held.append(fastest in [each.parameters for each in first])
+    mean = np.mean(stated)
+    assert abs(mean - np.mean(held)) < 3 * np.sqrt(mean * (1 - mean) / len(held))
+
+
 def test_a_launch_takes_at_least_1_us_and_a_size_of_0_is_refused(refused, own_bundle: Bundle) -> None:
     predictor = Predictor(own_bundle, gpu="v100")
     tiny = predictor.select("m1n1")
@@ -92,6 +153,8 @@ def test_a_launch_takes_at_least_1_us_and_a_size_of_0_is_refused(refused, own_bu
     assert [size for size in "mn" if f"{size} 1 lies outside" not in str(tiny.reason)] == []
     with refused("m is 0, which was never measured"):
         predictor.select("m0n1")
+    with refused("version 9 of made_up was never measured"):
+        predictor.select("m64n128", library_version="9")
 
 
 def test_excluded_configurations_are_counted_by_reason(own_bundle: Bundle) -> None:

@@ -65,6 +65,7 @@ def test_an_interrupted_search_resumes_from_its_log(refused, bundle: Bundle, tmp
         resumed = Tuner(bundle, GPU, problem(), log=log)
         assert resumed.evaluations == len({*earlier}) == count
         earlier += measure(resumed, 2)
+    assert Tuner(bundle, "A100-SXM4-80GB", "made_up:n2048,m256", log=log).evaluations == 8
     with refused("another file"):
         Tuner(bundle, "l40s", problem(), log=log)
 

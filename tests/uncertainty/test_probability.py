@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from surrogate.evaluation.coverage import picks
 from surrogate.uncertainty.fit import fit_independent_share
-from surrogate.uncertainty.intervals import STUDENT_90, probability_best, student_cdf
+from surrogate.uncertainty.intervals import NORMAL, NORMAL_90, STUDENT_90, normal_cdf, probability_best, student_cdf
 from tests.known import cases
 
 CANDIDATES = st.lists(st.tuples(st.floats(-8, 8), st.floats(0, 4)), min_size=1, max_size=10)
@@ -21,6 +21,8 @@ def test_student_cdf_and_quantile_equal_scipy() -> None:
     x = np.linspace(-99, 99, 4001)
     np.testing.assert_allclose(student_cdf(x), stats.t(2).cdf(x), atol=1e-12)
     assert pytest.approx(stats.t(2).ppf(0.95)) == STUDENT_90
+    np.testing.assert_allclose(normal_cdf(x), stats.norm.cdf(x), atol=1e-6)
+    assert pytest.approx(stats.norm.ppf(0.95)) == NORMAL_90
 
 
 @given(CANDIDATES, st.floats(0.1, 2))
@@ -56,6 +58,8 @@ def test_probability_of_two_candidates_equals_the_integral() -> None:
     first, second = (stats.t(2, loc=gap, scale=width / STUDENT_90) for gap, width in ((0.0, 0.1), (0.1, 0.2)))
     exact, _ = integrate.quad(lambda t: first.pdf(t) * second.sf(t), -20, 20, points=[0, 0.1], limit=200)
     assert probability_best([0.0, 0.1], [0.1, 0.2])[0] == pytest.approx(exact, abs=1e-3)
+    normal = stats.norm.cdf(0.1 * NORMAL_90 / sqrt(0.1**2 + 0.2**2))  # the difference is normal
+    assert probability_best([0.0, 0.1], [0.1, 0.2], errors=NORMAL)[0] == pytest.approx(normal, abs=2e-3)
 
 
 def test_probability_of_no_single_and_equal_candidates() -> None:
