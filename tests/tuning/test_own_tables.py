@@ -137,7 +137,7 @@ def test_the_first_ten_hold_the_fastest_as_often_as_stated() -> None:
     predictor = Predictor(train(trained, sizes=["m", "n", "k"], parameters=names, name="product"))
     stated, held = [], []
     for m, n, k in shapes.iloc[1::2].to_numpy().tolist():
-        own = table[(table[["m", "n", "k"]] == (m, n, k)).all(axis=1)]
+        own = table[(table["m"] == m) & (table["n"] == n) & (table["k"] == k)]
         fastest = own.loc[own["time_us"].idxmin(), names].to_dict()
         first = predictor.select(f"m{m}n{n}k{k}").candidates[:10]
         stated.append(sum(each.probability_best for each in first))
