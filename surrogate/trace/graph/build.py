@@ -60,10 +60,10 @@ def graph_of(trace: Trace, layers: Layers | None = None) -> Graph:
     by_calls = device.awaited_by_calls(trace, launched)
     by_streams = device.awaited_by_streams(trace, launched)
     branches = [(before, after) for after, before in enumerate(lanes.branch.tolist()) if before >= 0]
-    awaited_end_ns = np.full(len(trace.activities), np.nan)
-    for before, after in [*by_streams.pairs, *branches]:
-        awaited_end_ns[after] = np.fmax(awaited_end_ns[after], trace.activities.end_ns[before])
-    delays = device.delays_of(trace, lanes, awaited_end_ns)
+    delays = device.delays_of(trace, lanes, [*by_streams.pairs, *branches])
+    if inferred := device.unrecorded_waits(trace, delays.unexplained_us):
+        by_streams = by_streams._replace(pairs=[*by_streams.pairs, *inferred])
+        delays = device.delays_of(trace, lanes, [*by_streams.pairs, *branches])
     host = on_host.host_tasks(trace, pieces, outer, by_calls.pairs)
     assembly = _Assembly(trace, layers, main, every_burst, pieces, host, lanes, delays)
     edges = [

@@ -300,6 +300,26 @@ def awaited_by_streams(trace: Trace, launched: Launched) -> Waits:
     return Waits(list(pairs), len(waits), without_target)
 
 
+def unrecorded_waits(trace: Trace, unexplained_us: Floats) -> Pairs:
+    """Return (activity before, activity after) pairs for unexplained waits of streams, inferred from times.
+
+    The awaited activity is the last one of another stream of the device that was launched before the waiting one and
+    ended up to `UNEXPLAINED_US` before its start.
+    """
+    activities = trace.activities
+    device = linked(np.array([stream.device for stream in trace.streams], np.int64), activities.stream)
+    launch_ns = np.where(activities.call >= 0, linked(trace.calls.start_ns, activities.call), activities.start_ns)
+    by_end = np.argsort(activities.end_ns, kind="stable")
+    ends_ns = activities.end_ns[by_end]
+    pairs: Pairs = []
+    for after in np.flatnonzero(unexplained_us > 0).tolist():
+        window_ns = activities.start_ns[after] + np.array([-1e3 * UNEXPLAINED_US, TOLERANCE_NS])
+        rows = by_end[slice(*np.searchsorted(ends_ns, window_ns))]
+        others = (activities.stream[rows] != activities.stream[after]) & (device[rows] == device[after])
+        pairs += [(row, after) for row in rows[others & (launch_ns[rows] < launch_ns[after])][-1:].tolist()]
+    return pairs
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Lanes:
     """The lanes of streams. A stream has several lanes only if its activities overlap, as the branches of CUDA graphs
@@ -373,11 +393,11 @@ class Delays:
     unexplained_us: Floats
 
 
-def delays_of(trace: Trace, lanes: Lanes, awaited_end_ns: Floats) -> Delays:
-    """Return the delays of activities.
-
-    ``awaited_end_ns`` is the end of the latest activity of other lanes that each activity waits for, NaN for none.
-    """
+def delays_of(trace: Trace, lanes: Lanes, pairs: Pairs) -> Delays:
+    """Return the delays of activities. ``pairs`` are (awaited activity of another lane, waiting activity)."""
+    awaited_end_ns = np.full(len(trace.activities), np.nan)
+    for awaited, waiting in pairs:
+        awaited_end_ns[waiting] = np.fmax(awaited_end_ns[waiting], trace.activities.end_ns[awaited])
     start = trace.activities.start_ns.astype(float)
     launch = linked(trace.calls.start_ns, trace.activities.call, np.nan)
     before = linked(trace.activities.end_ns, lanes.previous, np.nan)

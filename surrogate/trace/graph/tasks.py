@@ -136,6 +136,19 @@ class Graph:
         is_stream = np.array([resource.kind == STREAM for resource in self.resources] or [False])
         return is_stream[self.resource] & (self.iteration >= 0)
 
+    @property
+    def earlier(self) -> Ints:
+        """Return the device tasks that precede all tasks of iterations on the device: work from before the trace."""
+        on_device = np.isin(self.kind, DEVICE_KINDS)
+        return np.flatnonzero(on_device & (np.cumsum(on_device & (self.iteration >= 0)) == 0))
+
+    @property
+    def queue_us(self) -> float:
+        """Recorded time in µs that the device runs earlier work after the start of the first iteration."""
+        ends_us = self.measured_us[self.earlier] + self.duration_us[self.earlier]
+        starts_us = self.measured_us[self.kind == MARK]
+        return max(float(ends_us.max(initial=0.0) - starts_us[0]), 0.0) if len(starts_us) else 0.0
+
 
 TASK_COLUMNS = (
     *("name", "kind", "resource", "layer", "phase", "iteration", "row"),
@@ -244,9 +257,9 @@ class Timeline:
         """Mean time between successive ends of iterations, in µs; the first iteration counts from its own start.
 
         An iteration ends with its end mark, or later if the device or the network lags further behind this mark than
-        recorded. So work that the host does not wait for counts only if a change adds to it. If the recorded lag of the
-        device grows with each iteration (`device_lag_us`), the device's own ends count. Without marks, the iterations
-        share `total_us` equally.
+        recorded. So work that the host does not wait for counts only if a change adds to it. If the first iteration
+        begins with an emptier queue than it ends, or the recorded lag grows with each iteration (`device_lag_us`), the
+        device's own ends count, from the first iteration's. Without marks, the iterations share `total_us` equally.
         """
         marks = self.marks_us()
         count = max(len(self.graph.iterations), 1)
@@ -261,17 +274,19 @@ class Timeline:
         ends_us = marks[:, 1] + np.maximum(behind_us - (graph.recorded_lag_us or 0.0), 0.0)
         mean_us = float(ends_us.max() - marks[0, 0]) / count
         ran = np.flatnonzero(np.isfinite(behind_us))
-        if not self.device_lag_us or not len(ran):
+        filled_us = device_lag_us(graph.iterations[:1], graph.recorded_lag_us[:1], graph.queue_us)
+        if not (self.device_lag_us or filled_us) or not len(ran):
             return mean_us
         # The device's ends of the first and of the last iteration that it ran completely.
         device_us = (marks[:, 1] + behind_us)[ran]
-        first_us, first = (device_us[0], ran[0]) if len(ran) > 1 else (marks[0, 0], -1)
+        earlier_us = self.end_us[graph.earlier].max(initial=marks[0, 0])
+        first_us, first = (device_us[0], ran[0]) if len(ran) > 1 else (earlier_us, -1)
         return max(float(device_us[-1] - first_us) / int(ran[-1] - first), np.diff(marks).sum() / count)
 
     @property
     def device_lag_us(self) -> float:
         """Growth of the device's recorded lag per iteration, in µs; 0 up to `MIN_LAG_SHARE` of an iteration."""
-        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us)
+        return device_lag_us(self.graph.iterations, self.graph.recorded_lag_us, self.graph.queue_us)
 
     def marks_us(self) -> Floats:
         """Return start and end of every iteration by its marks on the main thread, shape (iterations, 2).
@@ -290,12 +305,15 @@ class Timeline:
         return f"Timeline({self.graph!r}, {self.total_us / 1e3:.3f} ms)"
 
 
-def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float]) -> float:
-    """Return the growth of the device's lag per iteration in µs (`Timeline.device_lag_us`)."""
+def device_lag_us(iterations: Sequence[Iteration], behind_us: Sequence[float], queue_us: float = 0.0) -> float:
+    """Return the growth of the device's lag per iteration in µs (`Timeline.device_lag_us`).
+
+    The lag of a single iteration grows from ``queue_us``, the lag at its start.
+    """
     count = len(behind_us)
     if not count:
         return 0.0
-    lag_us = (behind_us[-1] - (behind_us[0] if count > 1 else 0.0)) / max(count - 1, 1)
+    lag_us = (behind_us[-1] - (behind_us[0] if count > 1 else queue_us)) / max(count - 1, 1)
     step_us = sum(part.time_us for part in iterations) / count
     return lag_us if lag_us > MIN_LAG_SHARE * step_us else 0.0
 

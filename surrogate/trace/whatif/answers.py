@@ -265,6 +265,9 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         evidence = next(with_interval, NO_PUBLISHED_ERROR)
     label = " + ".join(part.label for part in parts)
     notes = [note for change in changes for note in change.notes]
+    kept_us, steps_us = graph.coverage.get("unexplained_us", 0.0), sum(step.time_us for step in graph.iterations)
+    if kept_us > MAX_MISSING_WAIT * steps_us:
+        notes.append(declarations.sentence("unexplained", kept_ms=kept_us / 1e3, steps_ms=steps_us / 1e3))
     swaps_gpu = last.other_host and np.isin(graph.kind, DEVICE_KINDS).any()
     if not swaps_gpu and _same_tasks(graph, last.graph):
         raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))

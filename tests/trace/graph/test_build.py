@@ -126,11 +126,33 @@ def check_scaled_kernels(graph: Graph, iteration_us_of: dict[float, float]) -> N
         assert simulate(changed).per_iteration_us == pytest.approx(expected)
 
 
-def test_iteration_time_includes_a_longer_tail(graph_of_steps):
-    """The kernel of each step ends 300 µs after the step; at twice its time, the trace ends 400 µs later."""
+def test_iteration_time_counts_between_ends_of_the_device(graph_of_steps):
+    """The kernel of each step ends 300 µs after the step, but the first step begins with an empty queue.
+
+    Up to 2.5 times its time, it fits into a step of 1,000 µs; the gap between kernels is 1 µs.
+    """
     graph = graph_of_steps(850, [900, 1900], 400)
     assert graph.coverage["device_behind_us"] == [300, 300]
-    check_scaled_kernels(graph, {1: 1000, 0.5: 1000, 2: 1200})
+    check_scaled_kernels(graph, {1: 1000, 0.5: 1000, 2: 1000, 3: 1201})
+
+
+@pytest.mark.parametrize("kept", [[0, 1], [1], [1, 2]])
+def test_first_step_with_an_empty_queue_does_not_count(read, kept):
+    """Each step launches two kernels of 700 µs and waits for the first one: 1,400 µs, but the first takes 730 µs."""
+    events = []
+    for step, start_us in enumerate([0, 730, 2130]):
+        kernel_us, end_us = 1400 * step + 20, 1400 * step + 730
+        calls = [call("cudaLaunchKernel", start_us + 10 * i, 10, 2 * step + i) for i in (1, 2)]
+        kernels = [device("k", kernel_us + 700 * i, 700, 2 * step + i + 1) for i in (0, 1)]
+        wait = call("cudaEventSynchronize", start_us + 40, end_us - start_us - 45, 90 + step)
+        events += [
+            event("user_annotation", f"ProfilerStep#{step}", start_us, end_us - start_us),
+            *calls,
+            *kernels,
+            wait,
+        ]
+    graph = graph_of(trim(read({"traceEvents": events}), iterations_kept=kept))
+    assert simulate(graph).per_iteration_us == pytest.approx(1400)
 
 
 def test_slower_device_determines_the_iteration_time(graph_of_steps):
@@ -138,6 +160,18 @@ def test_slower_device_determines_the_iteration_time(graph_of_steps):
     graph = graph_of_steps(0, [20, 1420, 2820], 1400)
     assert simulate(graph).device_lag_us == pytest.approx(400)
     check_scaled_kernels(graph, {1: 1400, 0.9: 1260, 0.5: 1000})
+
+
+def test_stream_that_waits_without_a_recorded_wait_follows_the_other_stream(build_graph):
+    """The update starts 3 µs after the collective, and 497 µs after its own stream's last kernel."""
+    events = [host("op", 0, 60), *(call("cudaLaunchKernel", 10 * i, 5, i) for i in (1, 2, 3))]
+    events += [device("k", 20, 100, 1), device("ncclAllReduce", 120, 494, 2, stream=8), device("update", 617, 50, 3)]
+    graph = build_graph(*events)
+    assert edges(graph, "event wait") >= {("ncclAllReduce", "update")} and not graph.coverage["unexplained_tasks"]
+    (update,) = tasks_of(graph, "update")
+    short = np.where(graph.kind == TASK_KINDS.index("collective"), 94.0, graph.duration_us)
+    assert simulate(graph).start_us[update] == pytest.approx(617)
+    assert simulate(replace(graph, duration_us=short)).start_us[update] == pytest.approx(217)
 
 
 @pytest.mark.parametrize("events", [[host("op", 0, 10)], [device("k", 5, 5, 1)]])
@@ -152,7 +186,9 @@ def test_replay_of_real_traces_equals_the_measured_times(real, name):
     timeline = simulate(graph)
     measured = [iteration.time_us for iteration in graph.iterations]
     np.testing.assert_allclose(timeline.iteration_us(), measured, rtol=1e-3)
-    assert timeline.per_iteration_us == pytest.approx(np.mean(measured), rel=2e-3)
+    assert timeline.per_iteration_us == pytest.approx(
+        np.mean(measured), rel=5e-3
+    )  # the first iteration may begin with an emptier queue
     tasks = graph.kind != TASK_KINDS.index("mark")
     np.testing.assert_allclose(timeline.start_us[tasks], graph.measured_us[tasks], atol=1e-2)
     assert (graph.src < graph.dst).all()

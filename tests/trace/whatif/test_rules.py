@@ -321,7 +321,7 @@ def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_pr
 
     found = {bandwidth: answer_of(bandwidth) for bandwidth in (1.0, 10.0, 1000.0)}
     slow_us, usual_us, fast_us = (answer.predicted_us for answer in found.values())
-    assert slow_us > usual_us >= fast_us >= found[1.0].baseline_us
+    assert slow_us > usual_us >= 0.99999 * fast_us >= 0.99998 * found[1.0].baseline_us
     graph = found[1.0].predicted.graph
     network = select(graph, resource=NETWORK)
     # Each of 6 iterations sends 102 MB in 4 buckets (of 25 MB or more): 2·7/8 of the bytes at 1 GB/s, in 14 steps.
