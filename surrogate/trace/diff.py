@@ -22,9 +22,11 @@ from surrogate.trace.events.parts import iterations as find_iterations
 from surrogate.trace.events.parts import steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take_rows
-from surrogate.trace.idle import blocking_calls
+from surrogate.trace.graph.build import shared_graph
+from surrogate.trace.graph.tasks import MIN_LAG_SHARE, simulate
+from surrogate.trace.idle import blocking_calls, idle_table
 from surrogate.trace.labels import find_labels
-from surrogate.trace.profiling import NO_DEVICE, Profile, profile, union_us
+from surrogate.trace.profiling import NO_DEVICE, Profile, invalid_reason, profile, union_us
 from surrogate.trace.result import Row
 from surrogate.trace.tables import idle_of_step, step_table
 
@@ -35,6 +37,8 @@ Other stages match in any two programs, because every program has convolutions a
 """
 MIN_MATCHED_PCT = 5.0
 """The minimum share of device time, in percent, in matched rows; below it, the programs are not the same."""
+MIN_IDLE_CHANGE = 0.01
+"""The minimum change of a cause of idle time, as a share of an iteration, for a note."""
 _OPERATOR = re.compile(r"(?!autograd::engine|Compiled).*(?:::|Backward\d*$)")
 _LIBRARY = re.compile(r"(?:cudnn|miopen|native)_?|\d+$", re.IGNORECASE)
 """The parts in which names of the same operator differ between vendors' GPUs and between versions of PyTorch."""
@@ -156,6 +160,10 @@ def _compared(sides: Sequence[Profile], by: str) -> TraceDiff:
     if max(called) > 1.5 * min(called):
         notes.append(events.text("calls_differ", *map(format_number, called)))
     before, after = map(_totals, sides)
+    idle_us = pd.DataFrame([_idle_us(part) for part in sides]).fillna(0.0).T
+    change_us = (idle_us[1] - idle_us[0]).abs()
+    if change_us.max() > max(MIN_IDLE_CHANGE * before["iteration"], *(abs(row["change_us"]) for row in rows[:1])):
+        notes.append(events.text("idle_changed", change_us.idxmax(), *idle_us.loc[change_us.idxmax()]))
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
     notes += [f"{part.trace.source}: {part.left_out}" for part in sides if part.left_out]
     return TraceDiff(by, matched_pct, shares, totals, tuple(rows), tuple(notes))
@@ -237,11 +245,17 @@ def _family(kernel: str) -> str:
     return kernel_family(kernel) or re.sub(r"[<(].*", "", kernel.replace("(anonymous namespace)::", ""))
 
 
+def _idle_us(part: Profile) -> dict[str, float]:
+    """Return cause and name → idle time of the device in µs per iteration."""
+    return {f"{row['cause']}, {row['name']}": row["per_iteration_us"] for row in idle_table(part)}
+
+
 def _totals(part: Profile) -> dict[str, float]:
     """Return times per iteration in µs.
 
     ``host`` counts operators and API calls, ``host waiting`` those that block. The iteration is the median, the
-    others are means. Busy and idle times come from `step_table`; they add up to the mean iteration.
+    others are means. Busy and idle times come from `step_table`; they add up to the mean iteration. If the host runs
+    ahead of the device, the iteration is a step of the device (`Timeline.per_iteration_us`), and so are these times.
     """
     calls, blocks = part.trace.calls, blocking_calls(part.trace)
     times_us = [iteration.time_us for iteration in part.layers.iterations]
@@ -249,10 +263,17 @@ def _totals(part: Profile) -> dict[str, float]:
     operators = take_rows(part.trace.ranges, part.trace.ranges.kind == events.OPERATOR)
     host = (np.append(getattr(operators, name), getattr(calls, name)) for name in ("start_ns", "end_ns"))
     idle_us = sum(map(idle_of_step, step_table(part))) / count
+    iteration_us, busy_us = float(np.median(times_us)), sum(times_us) / count - idle_us
+    timeline = None if invalid_reason(part.trace) else simulate(shared_graph(part.trace, part.layers))
+    if timeline and sum(times_us) / count < (1 - MIN_LAG_SHARE) * timeline.per_iteration_us:
+        iteration_us, rows = timeline.per_iteration_us, part.layers.iteration_of_activity >= 0
+        activities = take_rows(part.trace.activities, np.flatnonzero(rows & (part.device_of == part.device)))
+        busy_us = min(union_us(activities.start_ns, activities.end_ns) / count, iteration_us)
+        idle_us = iteration_us - busy_us
     return {
-        "iteration": float(np.median(times_us)),
+        "iteration": iteration_us,
         "device": part.total_us / count,
-        "device busy": sum(times_us) / count - idle_us,
+        "device busy": busy_us,
         "device idle": idle_us,
         "host": union_us(*host) / count,
         "host waiting": float(calls.time_us[blocks].sum()) / count,

@@ -50,6 +50,8 @@ FILE_RANGE = re.compile(r"(?i)(?<![a-z])(?:io|i/o|files?|disk|(?:read|load(?!.*b
 """Matches the names of users' ranges around files, if such calls are recorded in them."""
 _CODE = (idle.RANGE, idle.SYSTEM, idle.COLLECTION, idle.PYTHON, idle.UNKNOWN)
 """Causes of idle time in the program's own code."""
+_NO_WORKERS = "_SingleProcessDataLoaderIter"
+"""A part of the names of PyTorch's ranges around a DataLoader without workers."""
 _CAPTURED = (events.LAUNCH, events.MEMSET_CALL, events.RECORD_CALL, events.OTHER_CALL)
 """Kinds of runtime calls that a graph replaces."""
 _FILLING = 1.5
@@ -188,9 +190,13 @@ class FinderInput:
 
     @cached_property
     def has_own_cause(self) -> Mask:
-        """The pieces in which the host waits for data, files, memory or a call of the operating system."""
+        """The pieces in which the host waits for data, files, memory or a call of the operating system.
+
+        A DataLoader without workers does not wait: the host makes the data itself.
+        """
         is_memory = linked(self.trace.calls.kind, self.pieces["call"].to_numpy()) == events.MEMORY_CALL
-        return is_memory | self.in_loader | self.on_files | self.has_cause(idle.SYSTEM)
+        is_own_work = self.pieces["name"].str.contains(_NO_WORKERS, regex=False).to_numpy(bool)
+        return is_memory | (self.in_loader & ~is_own_work) | self.on_files | self.has_cause(idle.SYSTEM)
 
     def idle_us(self, pieces: Mask) -> float:
         """Return the idle time of the pieces per iteration in µs."""
@@ -226,7 +232,11 @@ class FinderInput:
         before_us, after_us = (profiling.idle_before_us(part, device) for part in each)
         shorter[rows] = before_us - after_us > TOLERANCE_NS / 1e3
         is_closed = linked(shorter, self.pieces["following"].to_numpy(), False)
-        return is_closed & self.has_cause(idle.OPERATOR, idle.LAUNCHED, *_CODE, idle.CALL) & ~self.has_own_cause
+        return (
+            is_closed
+            & self.has_cause(idle.OPERATOR, idle.LAUNCHED, *_CODE, idle.CALL, idle.LOADER)
+            & ~self.has_own_cause
+        )
 
     def in_calls(self, rows: Ints) -> Mask:
         """Return the pieces during the calls, and later pieces of gaps that begin while one of the calls blocks.
@@ -358,10 +368,12 @@ def straggler(compared: RanksSummary) -> Finding | None:
         return None
     ranks = pd.DataFrame(compared.ranks)
     is_slow = ranks["rank"] == rank
-    # Compute and idle time in ms of the slow rank, and their medians over the other ranks.
-    ms = ranks[["compute_us", "idle_us"]] / 1e3
+    steps = (ranks["iterations"] - 1).clip(lower=1)
+    # Compute and idle time in ms per step of the slow rank, and their medians over the other ranks.
+    ms = ranks[["steps_compute_us", "steps_idle_us"]].div(1e3 * steps, axis=0)
     slow_ms, others_ms = (ms[rows].median().to_numpy(float) for rows in (is_slow, ~is_slow))
-    step_us, awaited_us = float(ranks["time_us"].mean()), float(ranks["awaited_us"][is_slow].sum())
+    step_us = float((ranks["steps_us"] / steps).mean())
+    awaited_us = float((ranks["awaited_us"] / ranks["iterations"])[is_slow].sum())
     gain_us = min(awaited_us, 1e3 * float((slow_ms - others_ms).sum()))
     if gain_us < MIN_GAIN * step_us:
         return None

@@ -7,6 +7,7 @@ import pytest
 from surrogate.trace.diff import LEVELS, trace_diff
 from surrogate.trace.profiling import profile
 from surrogate.trace.tables import summary
+from tests.trace.events import built
 
 BACKWARD = "cudnn_wgrad_kernel"
 WITHOUT_LABELS = [level for level in LEVELS if level != "label"]
@@ -128,7 +129,8 @@ def test_diff_notes_iterations_of_different_sizes(pair, make_trace, read):
     trace["traceEvents"].remove(second)
     first["dur"] = 1990
     notes = trace_diff(pair[0], read(trace, "long.json")).notes
-    assert len(notes) == 2 and "6 times per iteration in A, 12 in B" in notes[1]
+    assert len(notes) == 3 and "6 times per iteration in A, 12 in B" in notes[1]
+    assert "no recorded event: 400 → 810 µs per iteration" in notes[2]
 
 
 def test_diff_compares_two_iterations_of_one_run(resnet):
@@ -169,3 +171,17 @@ def test_diff_command_refuses_wrong_input(seer, file, make_trace, saved):
     for words in ([unlike], [no_device], [file, "--iteration", 9]):
         assert seer("diff", file, *words).is_refusal()
     assert "0 % of A's device time" in seer("diff", file, unlike)[2]
+
+
+def test_diff_of_a_host_that_runs_ahead_compares_steps_of_the_device(read):
+    """Steps take 1,400 µs on the device; the host of B does not wait for it, and its steps take 100 µs."""
+    sides = []
+    for host_us in (1400, 100):
+        events = []
+        for step in range(4):
+            events += [["user_annotation", f"ProfilerStep#{step}", host_us * step, host_us]]
+            events += [["call", "cudaLaunchKernel", host_us * step + 10, 10, step]]
+            events += [["device", "k", 1400 * step + 30, 1300, step]]
+        sides.append(read({"traceEvents": built(events)}))
+    totals = {row["total"]: (row["before_us"], row["after_us"]) for row in trace_diff(*sides).totals}
+    assert totals["iteration"] == pytest.approx((1400, 1400)) and totals["device busy"] == pytest.approx((1300, 1300))

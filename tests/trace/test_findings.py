@@ -361,6 +361,23 @@ def test_gain_without_a_wait_is_the_step_of_a_host_that_runs_ahead(waits_after, 
     check_supported(finding)
 
 
+@pytest.mark.parametrize(("iterator", "gain_us"), [("SingleProcess", [268]), ("MultiProcessing", [16.7])])
+def test_host_that_loads_data_itself_runs_ahead_without_a_wait(iterator, gain_us, read):
+    """Each step loads data for 300 µs, and waits for its kernel of 680 µs.
+
+    Without the wait, workers bring the data at the same time; only 20 of 100 idle µs between two steps go.
+    """
+    recorded = []
+    for start in range(0, 6000, 1000):
+        recorded += [event("user_annotation", f"ProfilerStep#{start // 1000}", start, 1000)]
+        recorded += [event("user_annotation", f"enumerate(DataLoader)#_{iterator}DataLoaderIter.__next__", start, 300)]
+        recorded += [event("cpu_op", "aten::relu", start + 300, 40), call("cudaLaunchKernel", start + 301, 4, start)]
+        recorded += [device("k", start + 310, 680, start), call("cudaStreamSynchronize", start + 345, 650, start + 1)]
+    findings, _ = finders.find_all(profile(read({"schemaVersion": 1, "traceEvents": recorded})))
+    gains_us = [each.gain_us for each in findings if each.title == finders.TEXTS["device_awaited"]["title"]]
+    assert gains_us == pytest.approx(gain_us, rel=0.03)  # 6,000 - (310 + 6 × 680) µs in six steps
+
+
 def test_start_up_inside_a_launch_is_found(read):
     """The first launch of two steps of 210 ms takes 379 ms, because it loads a library."""
     names = ("cudaLaunchKernel", "cuLibraryLoadData", "cudaLaunchKernel", "cudaLaunchKernel")
@@ -478,3 +495,19 @@ def test_straggler_is_the_rank_that_others_wait_for(measurements, make_trace, re
         record["name"] = "ncclAllReduceRingLLKernel"
     ranks = [read(equal_ranks | {"distributedInfo": {"rank": rank, "world_size": 2}}) for rank in (0, 1)]
     assert finders.straggler(rank_summary(ranks)) is None
+
+
+def test_straggler_gains_per_step(read):
+    """Steps take 1,000 µs; rank 1 begins each step's work 200 µs later than rank 0, which waits for it."""
+    ranks = []
+    for late in (0, 200):
+        events = []
+        for step in range(3):
+            start = 1000 * step
+            events += [event("user_annotation", f"ProfilerStep#{step}", start, 1000)]
+            events += [call("cudaLaunchKernel", start + 2 * i, 1, 2 * step + i) for i in (1, 2)]
+            events += [device("k", start + 10 + late, 500, 2 * step + 1)]
+            events += [device("ncclAllReduce", start + 510 + late, 400 - late, 2 * step + 2)]
+        ranks.append(read({"traceEvents": events, "distributedInfo": {"rank": late // 200, "world_size": 2}}))
+    finding = finders.straggler(rank_summary(ranks))
+    assert finding and (finding.where, finding.step_us, finding.gain_us) == ("rank 1", 1000, pytest.approx(200))

@@ -139,7 +139,9 @@ def _show_ranks(traces: "Sequence[Trace]", out: shared.Output) -> None:
     found = straggler(compared)
     shared.echo_notes(compared.notes)
     rows = compared.ranks[: out.top]
-    columns = [name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_"))]
+    columns = [
+        name for name in rows[0] if not name.startswith(("trace", "non_", "kernel_", "other_", "iter", "steps_"))
+    ]
     table = shared.columns_of([*rows, *compared.spread()], columns, title=compared.title, references=2)
     findings = [found] if found else []
     shared.show(

@@ -17,8 +17,9 @@ from surrogate.features.families.transfer import Collective
 from surrogate.network.aten_call import UnsupportedError
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader
+from surrogate.trace.events.parts import iteration_at, iterations
 from surrogate.trace.events.read import distinct_names
-from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked
+from surrogate.trace.events.tables import Floats, Ints, Trace, grouped, linked, take_rows
 from surrogate.trace.iteration.overheads import Overheads, cross_validated_us, fit_collective_models, pooled
 from surrogate.trace.iteration.predict import IterationReplay, IterationTimes, replay_trace
 from surrogate.trace.iteration.times import COLLECTIVE_MODEL, MEASURED, collectives
@@ -229,7 +230,9 @@ class RanksSummary:
         so they may overlap. ``idle_us`` is the time in which nothing runs, ``non_compute_us`` the rest besides compute
         and idle time. ``overlap_pct`` is the share of the communication that runs during compute. ``waiting_us`` is the
         rank's time in collectives above the shortest rank's. ``awaited_us`` is the time that the others wait for the
-        rank in the collectives that it reached last, on average.
+        rank in the collectives that it reached last, on average. From the end of the first iteration's work to
+        the end of the last one's, the device computes ``steps_compute_us`` and idles ``steps_idle_us`` of
+        ``steps_us``; with a single iteration, these are figures of the whole trace.
     streams
         Idle time per stream, between the stream's own activities. Idle time is host wait if the next activity was
         launched after the previous one had ended, kernel wait if it is below `KERNEL_DELAY_US`, and other wait
@@ -295,7 +298,7 @@ def rank_summary(traces: Sequence[Trace]) -> RanksSummary:
     waiting_us = waits_us.sum()
     names = distinct_names([trace.source for trace in by_rank.values()])
     rows = tuple(
-        {"rank": rank, "trace": name, **_device_use(trace)}
+        {"rank": rank, "trace": name, **_device_use(trace), **_whole_steps(trace)}
         | {"waiting_us": float(waiting_us[rank]), "awaited_us": float(awaited_us[rank])}
         for name, (rank, trace) in zip(names, by_rank.items(), strict=True)
     )
@@ -345,6 +348,21 @@ def _device_use(trace: Trace) -> Row:
         "overlap_pct": 100 * hidden_us / us["communication"] if us["communication"] else None,
         **_idle(trace, np.arange(len(activities))),
     }
+
+
+def _whole_steps(trace: Trace) -> Row:
+    """Return the number of iterations with work, and the device's use between the ends of the first and the last."""
+    activities = trace.activities
+    number = iteration_at(iterations(trace), linked(trace.calls.start_ns, activities.call))
+    worked = np.unique(number[number >= 0])
+    rows, lead_us = np.arange(len(activities)), 0.0
+    if len(worked) > 1:
+        # Begin with the last activity of the first iteration, because the idle time after it counts.
+        rows = np.flatnonzero((activities.end_ns >= activities.end_ns[number == worked[0]].max()) & (number >= 0))
+        lead_us = float(activities.time_us[rows[0]])
+    use = _device_use(replace(trace, activities=take_rows(activities, rows)))
+    times = {f"steps_{name}": use[name] for name in ("compute_us", "idle_us")}
+    return {"iterations": max(len(worked), 1), "steps_us": use["time_us"] - lead_us, **times}
 
 
 def _idle(trace: Trace, rows: Ints) -> Row:
