@@ -143,7 +143,8 @@ def invalid_reason(trace: Trace) -> str:
     lost = int((kernels & (trace.activities.call < 0)).sum())
     if trace.ends_early:
         return _TEXTS["cut"].format(source=trace.source, note=trace.notes[0])
-    if lost > kernels.sum() / 2 and np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).any():
+    has_launches = np.isin(trace.calls.kind, (events.LAUNCH, events.GRAPH_LAUNCH)).any()
+    if lost > kernels.sum() / 2 and (has_launches or (trace.ranges.kind == events.OPERATOR).any()):
         return _TEXTS["unlinked"].format(source=trace.source, lost=lost, kernels=kernels.sum())
     launches, is_lost = launches_of(trace)
     first_ns, last_ns = trace.complete_ns

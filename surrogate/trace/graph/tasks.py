@@ -143,6 +143,13 @@ class Graph:
         return np.flatnonzero(on_device & (np.cumsum(on_device & (self.iteration >= 0)) == 0))
 
     @property
+    def has_short_first(self) -> bool:
+        """Return whether the first iteration is shorter than the others, and leaves more work than it began with."""
+        first_us, *others_us = (iteration.time_us for iteration in self.iterations)
+        is_short = first_us < (1 - MIN_LAG_SHARE) * float(np.mean(others_us or [0.0]))
+        return is_short and device_lag_us(self.iterations[:1], self.recorded_lag_us[:1], self.queue_us) > 0
+
+    @property
     def queue_us(self) -> float:
         """Recorded time in µs that the device runs earlier work after the start of the first iteration."""
         ends_us = self.measured_us[self.earlier] + self.duration_us[self.earlier]
@@ -257,9 +264,9 @@ class Timeline:
         """Mean time between successive ends of iterations, in µs; the first iteration counts from its own start.
 
         An iteration ends with its end mark, or later if the device or the network lags further behind this mark than
-        recorded. So work that the host does not wait for counts only if a change adds to it. If the first iteration
-        begins with an emptier queue than it ends, or the recorded lag grows with each iteration (`device_lag_us`), the
-        device's own ends count, from the first iteration's. Without marks, the iterations share `total_us` equally.
+        recorded. So work that the host does not wait for counts only if a change adds to it. If the recorded lag grows
+        with each iteration (`device_lag_us`), or only in a short first one (`has_short_first`), the device's own ends
+        count, from the first iteration's. Without marks, the iterations share `total_us` equally.
         """
         marks = self.marks_us()
         count = max(len(self.graph.iterations), 1)
@@ -274,14 +281,14 @@ class Timeline:
         ends_us = marks[:, 1] + np.maximum(behind_us - (graph.recorded_lag_us or 0.0), 0.0)
         mean_us = float(ends_us.max() - marks[0, 0]) / count
         ran = np.flatnonzero(np.isfinite(behind_us))
-        filled_us = device_lag_us(graph.iterations[:1], graph.recorded_lag_us[:1], graph.queue_us)
-        if not (self.device_lag_us or filled_us) or not len(ran):
+        if not (self.device_lag_us or graph.has_short_first) or not len(ran):
             return mean_us
         # The device's ends of the first and of the last iteration that it ran completely.
         device_us = (marks[:, 1] + behind_us)[ran]
         earlier_us = self.end_us[graph.earlier].max(initial=marks[0, 0])
         first_us, first = (device_us[0], ran[0]) if len(ran) > 1 else (earlier_us, -1)
-        return max(float(device_us[-1] - first_us) / int(ran[-1] - first), np.diff(marks).sum() / count)
+        host_us = np.diff(marks).sum() / count
+        return float(max((device_us[-1] - first_us) / (ran[-1] - first), host_us))
 
     @property
     def device_lag_us(self) -> float:

@@ -125,7 +125,9 @@ def host_work(trace: Trace) -> HostWork:
     inside_ns: dict[int, list[int]] = defaultdict(list)
     steps: list[HostStep] = []
     calls, ranges = trace.calls, trace.ranges
-    for row, step_row in enumerate(linked(owner, calls.range).tolist()):
+    # A call after the end of its range, such as a synchronise with the last operator's id, is outside of it.
+    is_inside = calls.start_ns < linked(ranges.end_ns, calls.range)
+    for row, step_row in enumerate(np.where(is_inside, linked(owner, calls.range), -1).tolist()):
         action = actions.get(row)
         if step_row >= 0:
             if action is not None:

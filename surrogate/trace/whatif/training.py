@@ -45,9 +45,9 @@ def update_tasks(graph: Graph) -> Mask:
 def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
     """One kernel and one launch per iteration for the optimizer, if it is Adam, AdamW, SGD or Adagrad.
 
-    The kernel passes once over weight, gradient and state (`FUSED_BYTES`) at the GPU's bandwidth. It never takes longer
-    than the kernels that it replaces. Only Adam's errors were published. Raises `InputError` if the trace names no
-    optimizer or another one, and if the parameters or the GPU are unknown.
+    The kernel passes once over weight, gradient and state (`FUSED_BYTES`) at the bandwidth that copies reach. It never
+    takes longer than the kernels that it replaces. Only Adam's errors were published. Raises `InputError` if the trace
+    names no optimizer or another one, and if the parameters or the GPU are unknown.
     """
     name = optimizer_of(graph)
     if name not in FUSED_BYTES:
@@ -59,10 +59,11 @@ def fused_optimizer(graph: Graph, setting: WhatIfSetting, value: float | None) -
     host = update & np.isin(graph.kind, (CALL, WORK))
     parameters = parameters_by_iteration(setting.profile.trace, graph.iterations)
     kept, factors = list[int](), list[float]()
+    bytes_per_us = 1e3 * setting.own_gpu.dram_gbs * setting.own_gpu.dram_share
     for iteration in np.unique(graph.iteration[kernels]).tolist():
         members = np.flatnonzero(kernels & (graph.iteration == iteration))
         elements = sum(parameter.elements for parameter in parameters[iteration]) if iteration >= 0 else 0
-        moved_us = FUSED_BYTES[name] * elements / (setting.own_gpu.dram_gbs * 1e3) if elements else np.inf
+        moved_us = FUSED_BYTES[name] * elements / bytes_per_us if elements else np.inf
         time_us = min(float(graph.duration_us[members].sum()), moved_us)
         # The last kernel with a duration becomes the fused kernel, and keeps its launch.
         lasting = members[graph.duration_us[members] > 0]

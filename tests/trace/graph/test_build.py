@@ -126,14 +126,11 @@ def check_scaled_kernels(graph: Graph, iteration_us_of: dict[float, float]) -> N
         assert simulate(changed).per_iteration_us == pytest.approx(expected)
 
 
-def test_iteration_time_counts_between_ends_of_the_device(graph_of_steps):
-    """The kernel of each step ends 300 µs after the step, but the first step begins with an empty queue.
-
-    Up to 2.5 times its time, it fits into a step of 1,000 µs; the gap between kernels is 1 µs.
-    """
+def test_iteration_time_includes_a_longer_tail(graph_of_steps):
+    """The kernel of each step ends 300 µs after the step; at twice its time, the trace ends 400 µs later."""
     graph = graph_of_steps(850, [900, 1900], 400)
     assert graph.coverage["device_behind_us"] == [300, 300]
-    check_scaled_kernels(graph, {1: 1000, 0.5: 1000, 2: 1000, 3: 1201})
+    check_scaled_kernels(graph, {1: 1000, 0.5: 1000, 2: 1200})
 
 
 @pytest.mark.parametrize("kept", [[0, 1], [1], [1, 2]])
@@ -186,9 +183,7 @@ def test_replay_of_real_traces_equals_the_measured_times(real, name):
     timeline = simulate(graph)
     measured = [iteration.time_us for iteration in graph.iterations]
     np.testing.assert_allclose(timeline.iteration_us(), measured, rtol=1e-3)
-    assert timeline.per_iteration_us == pytest.approx(
-        np.mean(measured), rel=5e-3
-    )  # the first iteration may begin with an emptier queue
+    assert timeline.per_iteration_us == pytest.approx(np.mean(measured), rel=2e-3)
     tasks = graph.kind != TASK_KINDS.index("mark")
     np.testing.assert_allclose(timeline.start_us[tasks], graph.measured_us[tasks], atol=1e-2)
     assert (graph.src < graph.dst).all()

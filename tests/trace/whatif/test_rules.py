@@ -83,8 +83,8 @@ def test_fused_optimizer_leaves_one_kernel_and_one_launch(refused, resnet_graph,
     graph = what_if("fused-optimizer")(resnet_graph, resnet_setting).graph
     kernels = select(graph, kind="kernel", layer="^Optimizer.step", iteration=2)
     assert 0 < (graph.duration_us[kernels] > 0).sum() <= 2
-    # The kernel moves 20 bytes for each of 25.56 million parameters at the V100's 900 GB/s.
-    assert graph.duration_us[kernels].max() == pytest.approx(25.56e6 * 20 / 900e3, rel=0.05)
+    # The kernel moves 20 bytes for each of 25.56 million parameters at 92 % of the V100's 900 GB/s.
+    assert graph.duration_us[kernels].max() == pytest.approx(25.56e6 * 20 / 828e3, rel=0.01)
     assert select(graph, kind="call", layer="^Optimizer.step", iteration=2).sum() == 1
 
 
@@ -321,7 +321,7 @@ def test_data_parallel_overlaps_and_delays_the_optimizer(resnet_graph, resnet_pr
 
     found = {bandwidth: answer_of(bandwidth) for bandwidth in (1.0, 10.0, 1000.0)}
     slow_us, usual_us, fast_us = (answer.predicted_us for answer in found.values())
-    assert slow_us > usual_us >= 0.99999 * fast_us >= 0.99998 * found[1.0].baseline_us
+    assert slow_us > usual_us >= fast_us >= found[1.0].baseline_us
     graph = found[1.0].predicted.graph
     network = select(graph, resource=NETWORK)
     # Each of 6 iterations sends 102 MB in 4 buckets (of 25 MB or more): 2·7/8 of the bytes at 1 GB/s, in 14 steps.
