@@ -46,13 +46,16 @@ def find_model(source: str | Path) -> Path:
 
 
 def server_model(source: str | Path) -> str:
-    """Return the name by which a server loads a model: a folder, or the name of a checkpoint on the Hub."""
+    """Return the name by which a server loads a model: a folder, or the name of a checkpoint on the Hub.
+
+    A shipped name gives its first checkpoint, which follows instructions if the maker has one that does.
+    """
     path = Path(source)
     name = path.as_posix().casefold()
     if path.exists() or name not in _SHIPPED:
         return str(path.parent if path.name == "config.json" else path)
     names = CHECKPOINTS[_SHIPPED[name].stem]
-    return next((each for each in names if each.casefold().endswith(name)), names[0])
+    return next((each for each in names if each.casefold().endswith(name) and name not in NETWORKS), names[0])
 
 
 def not_found(source: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import chain
+from json import JSONDecodeError
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -40,6 +41,8 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     Raises `InputError` if the file cannot be read, the ``model_type`` is unknown, or sizes are missing or wrong.
     """
     path, raw_config = _raw_config(source)
+    if base := raw_config.get("base_model_name_or_path"):
+        raise InputError(f"{path}: adapters are not a model; give the config.json of their base model, {base!s:.80}")
     config, towers = dict(raw_config), {}
     while part := next((name for name in TABLE["decoders"] if isinstance(config.get(name), dict)), None):
         config |= config.pop(part) | {name: config[name] for name in TABLE["outer"] if config.get(name) is not None}  # type: ignore[operator]
@@ -50,6 +53,8 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     kind = str(config["model_type"]).removesuffix("_text")
     if reason := TABLE["refused"].get(kind):
         raise InputError(f"{path}: model_type {kind!r} is not predicted: {reason}")
+    if encoders := [name for name in (kind, *_architectures(config)) if _matches(name, TABLE["encoders"])]:
+        raise InputError(f"{path}: {encoders[0]} is an encoder, which gives no next token; only decoders are predicted")
     given = usual_names(config)
     if kind in FAMILIES:
         near, family, notes = kind, FAMILIES[kind], []
@@ -68,7 +73,9 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     unread = [name for name, value in given.items() if value and name not in fields.used]
     unread = [name for name in unread if not _matches(name, TABLE["irrelevant"])]
     if kind not in FAMILIES and (structural := [name for name in unread if _matches(name, TABLE["structural"])]):
-        raise refusal("no_field", source=path, kind=kind, near=near, field=structural[0], known=", ".join(FAMILIES))
+        raise refusal(
+            "no_field", source=path, kind=kind, near=near, field=structural[0], suggestion=nearest(kind, FAMILIES)
+        )
     if unread:
         names = ", ".join(unread[:8]) + ", …" * (len(unread) > 8)
         notes.append(f"fields of {path.name} that are not understood, and left out: {names}")
@@ -77,6 +84,12 @@ def read_decoder(source: str | Path | Mapping[str, object]) -> Decoder:
     weights, described = _tower_weights(path, towers, decoder.hidden)
     name = decoder.name if isinstance(source, Mapping) or Path(source).exists() else Path(source).as_posix()
     return replace(decoder, name=name, other_weights=weights, notes=(*decoder.notes, *notes, *described))
+
+
+def _architectures(config: Mapping[str, object]) -> list[str]:
+    """Return the names of the classes that load a configuration."""
+    names = config.get("architectures")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -103,7 +116,9 @@ def _nearest_family(path: Path, kind: str, config: Mapping[str, object]) -> str:
         if not differing:
             return name
         missing = missing or f"{name}, the nearest known type, differs in the field {differing[0]}"
-    raise InputError(f"{path}: model_type {kind!r} is unknown, and {missing}; known types: {', '.join(FAMILIES)}")
+    raise InputError(
+        f"{path}: model_type {kind!r} is unknown, and {missing}; give a known type{nearest(kind, FAMILIES)}"
+    )
 
 
 def _decoder(fields: ConfigFields, family: DecoderFamily, kind: str, raw_config: Mapping[str, object]) -> Decoder:
@@ -166,7 +181,8 @@ def _raw_config(source: object) -> tuple[Path, dict[str, object]]:
     if not isinstance(source, str | Path):
         raise refusal("config", kind=type(source).__name__)
     path = find_model(source)
-    path = path / "config.json" if path.is_dir() else path
+    names = ("config.json", "adapter_config.json") if path.is_dir() else ()
+    path = next((path / name for name in names if (path / name).is_file()), path / "config.json" if names else path)
     return path, _json_of(path)
 
 
@@ -323,8 +339,10 @@ def _json_of(path: Path) -> dict[str, object]:
             raise
         reason = error.strerror if isinstance(error, OSError) else "no JSON of a language model"
         reason = not_found(path.as_posix()) if isinstance(error, FileNotFoundError) else reason
+        if isinstance(error, JSONDecodeError):
+            reason = f"{reason}: {error.msg} in line {error.lineno}, column {error.colno}"
         suggestion = nearest(str(path), chain(CHECKPOINTS, *CHECKPOINTS.values()), cutoff=NAME_CUTOFF)
-        raise refusal("no_config", source=path, reason=reason, names=", ".join(CHECKPOINTS) + suggestion) from None
+        raise refusal("no_config", source=path, reason=reason, suggestion=suggestion) from None
     return config if isinstance(config, dict) else {}
 
 
