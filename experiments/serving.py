@@ -25,6 +25,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +39,11 @@ from experiments.experiment import HOME
 from experiments.sources import own_settings
 from surrogate import InputError, gpu
 from surrogate.dataset.files import write_text
+from surrogate.features.elementwise import ceil_div
 from surrogate.models.json_types import to_json_types
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, Decoder, Deployment
 from surrogate.network.language_config import read_decoder
+from surrogate.network.language_step import GAP_US, Requests, Step
 from surrogate.network.predict import SERVERS
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_steps
 from surrogate.network.serving_search import FP8_BLOCK
@@ -54,6 +57,8 @@ LATEST = {"ttft": "ttft_delayed", "tpot": "tpot_predicted"}
 """Time → column from which its interval's upper end is measured."""
 RESTARTS = 3
 """Starts of a fit, each at the result of the one before."""
+USERS = (2, 4, 8, 16, 64)
+"""Ends of the groups of servers by the number of running requests."""
 MIN_GROUP = 5
 """Minimum number of configurations whose order is judged."""
 ORIGIN = "github.com/ai-dynamo/aiconfigurator, systems/silicon_sample.csv of aiconfigurator-core 0.12.0, Apache-2.0"
@@ -204,6 +209,13 @@ def _predicted(rows: pd.DataFrame, models: dict[str, ServerModel]) -> pd.DataFra
     return rows.assign(**columns, ttft_delayed=delayed)
 
 
+def _gaps_ms(row: Row, steps: ServerSteps) -> float:
+    """Return the time between the kernels of a decode step, as in SGLang's benchmark of one batch."""
+    batch = ceil_div(steps.running, steps.stages)
+    step = Step(row.decoder, [Requests(batch, 1, row.load.input)], row.setup.deployment, batch)
+    return GAP_US * step.kernel_counts().total() / 1e3
+
+
 def _left_out(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with both times, predicted by constants of the other families."""
     families = rows.groupby("family")
@@ -236,6 +248,7 @@ def _models(rows: pd.DataFrame) -> dict[str, ServerModel]:
 def judged(sample: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with predictions, each with the times by a model that was fitted without its family."""
     rows = sample[sample["steps"].notna()]
+    rows = rows.assign(gaps_ms=[_gaps_ms(*pair) for pair in zip(rows["row"], rows["steps"], strict=True)])
     families = rows.groupby("family")
     return pd.concat(
         [_predicted(own, _models(rows[rows["family"] != family])) for family, own in families]
@@ -288,14 +301,30 @@ def scores(rows: pd.DataFrame, word: str) -> dict[str, float]:
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for all, each framework, framework × GPU, and framework × family."""
-    cuts: list[tuple[str, ...]] = [(), ("library",), ("library", "gpu"), ("library", "family")]
+    """Return a row for all, and for each framework, number of users, GPU and family.
+
+    ``tpot_gaps_ratio`` is the ratio of TPOT if the kernels of a step had the gaps of ``seer network``.
+    """
+    cuts: list[tuple[str, ...]] = [
+        (),
+        ("library",),
+        ("users",),
+        ("library", "users"),
+        ("library", "gpu"),
+        ("library", "family"),
+    ]
+    numbers = [steps.running for steps in rows["steps"]]
+    labels = [*(f"{low + 1} to {high}" for low, high in pairwise((0, *USERS))), f"over {USERS[-1]}"]
+    rows = rows.assign(users=pd.cut(numbers, [0, *USERS, np.inf], labels=labels))
     lines = []
     for cut in cuts:
-        for key, part in rows.groupby(list(cut)) if cut else [((), rows)]:
-            labels = {"library": "all", "gpu": "all", "family": "all"} | dict(zip(cut, key, strict=True))
+        for key, part in rows.groupby(list(cut), observed=True) if cut else [((), rows)]:
+            labels = {"library": "all", "gpu": "all", "family": "all", "users": "all"} | dict(
+                zip(cut, key, strict=True)
+            )
             delayed = (part["ttft_delayed"] / part["ttft_ms"] - 1).abs().median()
             errors = {**scores(part, "tpot"), **scores(part, "ttft"), "ttft_delayed": delayed, **beside_peer(part)}
+            errors["tpot_gaps_ratio"] = ((part["tpot_predicted"] + part["gaps_ms"]) / part["tpot_ms"]).median()
             floors = float(np.mean([bool(steps.floored_problems) for steps in part["steps"]]))
             lines.append({**labels, "n": len(part), **errors, "floors": floors})
     return pd.DataFrame(lines)

@@ -45,9 +45,9 @@ def command(config: Path, launch: bool, html: Path | None, form: Form, **options
 
     CONFIG is the model's config.json from Hugging Face, its folder, or the name of a checkpoint whose configuration
     ships or is on this machine. Every configuration is a server with continuous batching. Its users send a prompt, read
-    the answer and begin again. Times are sums of the kernels in a step, plus the overhead of vLLM, SGLang or
-    TensorRT-LLM. A replica has tensor × attention × pipeline parallelism GPUs: SGLang's --tp 8 --dp 8 is
-    --tensor-parallel 1 --attention-parallel 8.
+    the answer and begin again. Times are sums of the kernels in a step of vLLM, SGLang or TensorRT-LLM, without gaps
+    between them; the time to first token adds the steps that a prompt waits. A replica has tensor × attention ×
+    pipeline parallelism GPUs: SGLang's --tp 8 --dp 8 is --tensor-parallel 1 --attention-parallel 8.
 
     Configurations that meet --ttft and --tpot come first, sorted by tokens per second and GPU, or by the price of a
     token. The others follow, sorted by their distance to the targets. Without targets, no configuration is the best.

@@ -28,7 +28,7 @@ from surrogate.network.language import AttentionHeads, Decoder, Deployment, Laye
 from surrogate.network.language_config import read_decoder
 from surrogate.network.language_mixers import Mixer
 from surrogate.network.memory import MAX_BATCHED_TOKENS, with_chain_memory
-from surrogate.network.network import TEXTS, Layer, Network, NetworkBuilder, ReadOptions
+from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.operators import Scores, elementwise, streamed
 
 MAX_REQUESTS = 1 << 20
@@ -39,6 +39,8 @@ PRODUCTS, EXPERTS, ATTENTION = "products", "experts", "attention"
 COMMUNICATION, OTHERS = "communication", "small kernels"
 PARTS = (PRODUCTS, EXPERTS, ATTENTION, COMMUNICATION, OTHERS)
 """The parts of a step's time."""
+BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
+"""Parts with a lower bound from peak rates, since no cache keeps their operands between steps."""
 
 
 class Requests(NamedTuple):
@@ -62,7 +64,7 @@ class StepKernel(NamedTuple):
     weights: int = 0
 
 
-def part_of(problem: Operator) -> str:
+def part_of(problem: object) -> str:
     """Return the part of a step (`PARTS`) that a kernel belongs to."""
     kinds = ((Gemm, PRODUCTS), (Moe, EXPERTS), (AttentionOperator, ATTENTION), (Transfer, COMMUNICATION))
     return next((part for kind, part in kinds if isinstance(problem, kind)), OTHERS)
@@ -84,8 +86,7 @@ def read_language(path: Path, options: ReadOptions, deployment: Deployment) -> N
     tokens = batch * requests.new
     network = Step(decoder, [requests], deployment, tokens).network
     step = f"prefill {prefill}" if prefill else f"decode at {decode}"
-    notes = (*network.notes, TEXTS["notes"]["steps_differ"])
-    return replace(network, name=f"{decoder.name}, {step}", notes=notes, tokens=tokens)
+    return replace(network, name=f"{decoder.name}, {step}", tokens=tokens)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import log
 from operator import itemgetter
 from pathlib import Path
@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 from surrogate import bundled
 from surrogate.features import HALF, InputError, missing_units, peak_tflops
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
-from surrogate.features.families.transfer import Transfer
+from surrogate.features.families.transfer import Collective, Transfer
 from surrogate.features.gpu import Gpu
 from surrogate.features.gpu import gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS
+from surrogate.features.roofline import compute_us, memory_us
+from surrogate.network.language_step import BOUNDED_PARTS, part_of
 from surrogate.network.memory import memory, usable_bytes
 from surrogate.network.network import FRAMEWORKS, INTERVAL_FACTOR_3D, TEXTS, Cluster, Layer, Network, add_work, refusal
 from surrogate.network.operators import tf32_part, with_default_math
@@ -33,7 +35,13 @@ from surrogate.network.result import (
 from surrogate.network.training import is_recomputed, is_update, repeats
 from surrogate.prediction.kernel_times import limited_lower_us, min_kernel_us, within_peaks
 from surrogate.prediction.results import DATASHEET, FALLBACK_SOURCES, FLOOR, ROOFLINE, Estimate, KernelTime, Selection
-from surrogate.prediction.sources.datasheet import STEP, above_peak_note, common_share, datasheet_models
+from surrogate.prediction.sources.datasheet import (
+    STEP,
+    above_peak_note,
+    common_share,
+    datasheet_models,
+    sustained_share,
+)
 
 if TYPE_CHECKING:
     from surrogate.models.seer.paper import SeerPaper
@@ -49,14 +57,29 @@ STEP_FACTOR = 1.19
 """The same for all other architectures: the geometric mean."""
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
+COLLECTIVES = "nccl"
+"""The library whose collectives are used if a framework has no collective kernels for the GPU."""
 OUT_OF_LIMITS = "no algorithm within the limits"
 SERVERS = bundled.FOLDER / "servers.json"
 PCIE_HALF_WIDTH = log(2.0)
-"""Half width in log time of sums over PCIe.
+"""Minimum half width in log time of sums over PCIe.
 
 Boards without peer access, such as GeForce boards, copy through the host, so that the bytes cross PCIe twice. Measured
 machines also differ: their sums reach 0.62 (two L40S) to 0.36 (eight RTX PRO 6000) of PCIe's rate.
 """
+
+
+def has_peer_access(device: Gpu) -> bool:
+    """Return whether frameworks may use their own collectives on a board: it has links, or is not NVIDIA's."""
+    return bool(device.link_gbs) or device.vendor != "nvidia"
+
+
+@lru_cache(maxsize=8)
+def load_collectives(device: Gpu) -> "Predictor":
+    """Return a predictor of NCCL's kernels on a GPU."""
+    from surrogate.prediction.shipped import load_operators
+
+    return load_operators(device.name, COLLECTIVES)
 
 
 @cache
@@ -65,13 +88,25 @@ def unmeasured_half_width() -> float:
     return json.loads(SERVERS.read_bytes())["unmeasured"]
 
 
+def step_bounds_us(kernels: Iterable[tuple[NetworkProblem, int]], device: Gpu) -> tuple[float, float]:
+    """Return the times in µs of a language model's step at peak rates: of its arithmetic, and of its bytes.
+
+    ``kernels`` are problems and their counts.
+    """
+    bounded = [(count, each) for each, count in kernels if part_of(each) in BOUNDED_PARTS]
+    peaks = [(count, each, peak_tflops(device, each.dtype, each.uses_tensor_cores)) for count, each in bounded]
+    peak_us = sum(count * compute_us(each.flops, peak) for count, each, peak in peaks)
+    traffic_us = sum(count * memory_us(each.dram_bytes, device.dram_gbs) for count, each in bounded)
+    return float(peak_us) / max(sustained_share(device), 1.0), float(traffic_us)
+
+
 def step_half_width(problem: NetworkProblem, answer: ProblemTime, device: Gpu) -> float | None:
     """Return the half width in log time that a kernel adds to a language model's step; None for measured kernels.
 
     The width of a step is the mean of its kernels' widths, weighted by their times.
     """
     if isinstance(problem, Transfer) and not device.link_gbs:
-        return PCIE_HALF_WIDTH
+        return max(PCIE_HALF_WIDTH, answer.half_width if answer.source in SOURCES_WITHOUT_GPU_DATA else 0.0)
     if answer.source not in SOURCES_WITHOUT_GPU_DATA:
         return None
     if answer.source == DATASHEET and ELEMENTS[problem.dtype].weight_bytes < 1:
@@ -131,17 +166,27 @@ class Predictors:
         Problems that no candidate can run are left out.
         """
         single = [problem for problem in problems if isinstance(problem, Operator) and not problem.HAS_ALGORITHMS]
-        kernels = self.kernel_predictor.kernel_times(single) if single else []
-        return {
-            **{each: self._best(each, choice.estimates[0]) for each, choice in selections.items() if choice.estimates},
-            **{problem: self._kernel_time(problem, kernel) for problem, kernel in zip(single, kernels, strict=True)},
+        times = {
+            problem: self._best(problem, choice.estimates[0])
+            for problem, choice in selections.items()
+            if choice.estimates
         }
+        times |= self._kernel_times(self.kernel_predictor, single)
+        # Kernels of frameworks need peer access; vLLM's `CustomAllreduce` leaves other boards to NCCL.
+        sums = [each for each in single if isinstance(each, Collective) and not has_peer_access(self.gpu)]
+        if unknown := [each for each in sums if times[each].source in SOURCES_WITHOUT_GPU_DATA]:
+            times |= self._kernel_times(load_collectives(self.gpu), unknown)
+        return times
 
     def default_math_answers(self, problems: Iterable[AnyOperator]) -> dict[AnyOperator, ProblemTime]:
         """Return the times of kernels in the math type that PyTorch uses by default on the GPU."""
         runs = {problem: with_default_math(problem, self.gpu) for problem in problems}
         answers = self.answers(dict.fromkeys(runs.values()), {})
         return {problem: answers[run] for problem, run in runs.items() if run in answers}
+
+    def _kernel_times(self, predictor: "Predictor", problems: Sequence[Operator]) -> dict[NetworkProblem, ProblemTime]:
+        kernels = predictor.kernel_times(problems) if problems else []
+        return {problem: self._kernel_time(problem, kernel) for problem, kernel in zip(problems, kernels, strict=True)}
 
     def _kernel_time(self, problem: Operator, kernel: KernelTime) -> ProblemTime:
         kernel = within_peaks(kernel, self.gpu)
@@ -185,6 +230,7 @@ class Predictors:
         distinct = dict.fromkeys(runs.values())
         selections = self.selections(distinct, **limits)
         answers = self.answers(distinct, selections)
+        counts = Counter(runs[layer.problem] for layer in network.layers) if network.gap_us else {}
         missing = self._missing_units(network, runs, answers)
         classes = self._classes(selections)
         # Each distinct problem is predicted once; its layers differ only in their names.
@@ -226,6 +272,7 @@ class Predictors:
             headline_notes=(*network.headline_notes, *self._fp32_notes(distinct)),
             step_factor=step_factor,
             half_width=self._half_width(timed_runs) if network.gap_us else None,
+            min_us=max(step_bounds_us(counts.items(), self.gpu)),
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
             peak=self._peak(network, runs),
         )
@@ -290,7 +337,10 @@ class Predictors:
             yield ", ".join(parts)
 
     def _step_notes(self, network: Network, factor: float) -> Iterator[str]:
-        """Yield a note on the factor of a training step, which only a causal language model has."""
+        """Yield a note on the gaps of a server's step, or on the factor of a causal language model's training step."""
+        if network.gap_us:
+            gaps_ms = network.gap_us * len(network.layers) / 1e3
+            yield TEXTS["notes"]["gaps"].format(gaps=gaps_ms, gap=network.gap_us, kernels=len(network.layers))
         has_attention = any(layer.problem.recomputed_multiply_adds for layer in network.layers)
         if network.training and has_attention and not network.is_long:
             yield TEXTS["notes"]["no_factor"].format(factor=STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR))

@@ -170,6 +170,8 @@ class NetworkTime(TableResult):
         Time of the kernels one after another / sum of their times alone.
     half_width
         Half width of the sum in log time; None: it follows from the layers' ends.
+    min_us
+        Time of arithmetic and bytes at peak rates, below which no interval of a server's step begins; else 0.
     host_time
         Time that the host takes to launch the kernels; None: launches are not in the time.
     exchange
@@ -203,6 +205,7 @@ class NetworkTime(TableResult):
     host_time: HostTime | None = None
     step_factor: float = 1.0
     half_width: float | None = None
+    min_us: float = 0.0
     exchange: GradientExchange | None = None
     tokens: int | None = None
     model_flops: int = 0
@@ -253,6 +256,8 @@ class NetworkTime(TableResult):
         if self.half_width is not None and end != "time_us":
             ends = {"lower_us": max(device_us, self.kernels_us * exp(-self.half_width))}
             device_us = ends.get(end, self.kernels_us * exp(self.half_width))
+        if end == "lower_us":
+            device_us = max(device_us, min(self.min_us, self.kernels_us))
         device_us += getattr(self.exchange, end, 0.0)
         host = self.host_time
         return device_us if host is None else max(device_us, factor * host.launch_us) + factor * host.floor_us

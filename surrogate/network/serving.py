@@ -11,7 +11,8 @@ user. It runs one step after another (continuous batching with chunked prefill):
   ``share`` and ``start``, a number of steps, are the same for all frameworks (`experiments/serving.py`). Published
   servers of a framework delay first tokens by further steps, by options of their launch or by their clients.
   Measurements cannot separate the two, so these steps are in the upper end of the interval only.
-- ``running`` is the number of requests that fit in the cache. Any other request waits until others end.
+- ``running`` is the number of requests that fit in the cache: one of full length, as servers require before they start,
+  and the others with half of their answers. Any other request waits until others end.
 
 Kernel times come from a framework's tables, which were measured in CUDA graphs. Servers ship and tune the same few
 libraries, so a product takes the time of the fastest kernel of all frameworks. Other frameworks' tables also replace a
@@ -25,31 +26,28 @@ from functools import cache, lru_cache
 from math import exp, hypot, nan
 from typing import Any, NamedTuple
 
-from surrogate.features.elementwise import ceil_div
+from surrogate.features.elementwise import MAX_INT32, ceil_div
 from surrogate.features.errors import InputError
 from surrogate.features.families import Operator
 from surrogate.features.families.attention import AttentionOperator
 from surrogate.features.families.operator import Streamed
 from surrogate.features.gpu import Gpu
-from surrogate.features.roofline import compute_us, memory_us, missing_units, peak_tflops
+from surrogate.features.roofline import missing_units
 from surrogate.models.json_types import from_json_types
 from surrogate.network.language import Decoder, Deployment
-from surrogate.network.language_step import ATTENTION, COMMUNICATION, EXPERTS, PARTS, PRODUCTS, Requests, Step, part_of
+from surrogate.network.language_step import COMMUNICATION, PARTS, PRODUCTS, Requests, Step, part_of
 from surrogate.network.memory import MAX_BATCHED_TOKENS, UTILISATION, memory, usable_bytes
-from surrogate.network.predict import SERVERS, Predictors, frameworks_on, step_half_width
+from surrogate.network.predict import COLLECTIVES, SERVERS, Predictors, frameworks_on, step_bounds_us, step_half_width
 from surrogate.network.result import SOURCES_WITHOUT_GPU_DATA, ProblemTime
 from surrogate.prediction.resolve import VENDOR_KERNELS
 from surrogate.prediction.results import FLOOR, ROOFLINE
-from surrogate.prediction.sources.datasheet import sustained_share
 
 MIN_ANSWER_TOKENS = 33
 """Minimum tokens of an answer whose steps have room for all prompts. For a shorter answer, a step takes as many prompts
 as for this answer, or as many as `MAX_BATCHED_TOKENS` allows if that is more; the other prompts wait. No measured
 server had answers below 100 tokens."""
-BOUNDED_PARTS = (PRODUCTS, EXPERTS, ATTENTION)
-"""Parts with a lower bound from peak rates, since no cache keeps their operands between steps."""
-COLLECTIVES = "nccl"
-"""The library whose collectives are used if a framework has no collective kernels."""
+SLACK_TOKENS = 128
+"""Tokens that a server's limit of a request exceeds the load by, for a chat template and for SGLang's own limits."""
 PROMPTS = "prompts"
 """The part of TPOT that other requests' prompts take, in addition to `surrogate.network.language_step.PARTS`."""
 
@@ -93,6 +91,10 @@ class Load(NamedTuple):
     def new(self) -> int:
         """The tokens of a prompt that a server computes."""
         return max(round(self.input * (1 - self.cached_share)), 1)
+
+    def max_tokens(self, decoder: Decoder) -> int:
+        """Return a server's limit of the tokens of a request; vLLM does not start if its cache cannot hold them."""
+        return min(self.input + self.output + SLACK_TOKENS, decoder.positions or MAX_INT32)
 
 
 class Setup(NamedTuple):
@@ -351,7 +353,10 @@ def _request_step(decoder: Decoder, deployment: Deployment, new: int, context: i
 
 
 def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _SizedSteps:
-    """Return the number of running requests and the step that decodes them, with half of each answer in the cache."""
+    """Return the number of running requests and the step that decodes them, with half of each answer in the cache.
+
+    The cache has room for one request of full length, and for half of each other answer.
+    """
     deployment = setup.deployment
     users = ceil_div(setup.users, deployment.data_parallel)
     context = load.input + load.output // 2
@@ -359,13 +364,15 @@ def _size_steps(decoder: Decoder, load: Load, device: Gpu, setup: Setup) -> _Siz
     request = _request_step(decoder, deployment, 1, context).network
     uses = memory(request, 0, device)
     reserved_bytes = sum(uses.values()) - request.state_bytes
-    cache_slots = int((load.utilization * usable_bytes(device) - reserved_bytes) / request.state_bytes)
-    running = max(1, min(users, cache_slots))
+    full_bytes = _request_step(decoder, deployment, 1, load.max_tokens(decoder)).kv_bytes
+    spare_bytes = load.utilization * usable_bytes(device) - reserved_bytes - full_bytes
+    running = min(users, 1 + int(max(spare_bytes, 0.0) / request.state_bytes))
     batch = ceil_div(running, deployment.pipeline_parallel)
     decode = Step(decoder, [Requests(batch, 1, context)], deployment, batch)
-    fields = {"users": users, "running": running, "stages": deployment.pipeline_parallel, "fits": cache_slots >= 1}
+    fields = {"users": users, "running": running, "stages": deployment.pipeline_parallel, "fits": spare_bytes >= 0}
     fields["static_share"] = load.utilization - (reserved_bytes - uses["weights"]) / usable_bytes(device)
-    return _SizedSteps(prompt, decode, {**fields, "memory_bytes": reserved_bytes + running * request.state_bytes})
+    fields["memory_bytes"] = reserved_bytes + full_bytes + (running - 1) * request.state_bytes
+    return _SizedSteps(prompt, decode, fields)
 
 
 def _time(
@@ -383,21 +390,19 @@ def _time(
             refusal = refusal or (missing_units(device, problem.dtype, problem.math) or "")
     floored_in_step = tuple(problem for problem in kernels if problem in floored)
     all_reduce_source = next((answers[problem].source for problem in kernels if part_of(problem) == COMMUNICATION), "")
-    bounded = [(count, problem) for problem, count in kernels.items() if part_of(problem) in BOUNDED_PARTS]
-    peaks = [(count, each, peak_tflops(device, each.dtype, each.uses_tensor_cores)) for count, each in bounded]
-    peak_us = sum(count * compute_us(each.flops, peak) for count, each, peak in peaks)
-    traffic_us = sum(count * memory_us(problem.dram_bytes, device.dram_gbs) for count, problem in bounded)
-    bounds = float(peak_us) / max(sustained_share(device), 1.0), float(traffic_us)
     time_us = sum(parts.values())
     unmeasured = [each for each in kernels if answers[each].source in SOURCES_WITHOUT_GPU_DATA]
     names = {f"{problem.kind} {problem.dtype}" for problem in unmeasured if problem.uses_tensor_cores}
     shares = width_us / time_us, unmeasured_us / time_us, tuple(sorted(names))
-    return _StepTime(time_us, parts, *shares, floored_in_step, all_reduce_source, refusal, *bounds)
+    return _StepTime(
+        time_us, parts, *shares, floored_in_step, all_reduce_source, refusal, *step_bounds_us(kernels.items(), device)
+    )
 
 
 def _steps(load: Load, sized_steps: _SizedSteps, prompt: _StepTime, decode: _StepTime) -> ServerSteps | InputError:
     if prompt.refusal or decode.refusal:
-        return InputError(f"{prompt.refusal or decode.refusal}; give another --dtype, or --gpu")
+        lacks = prompt.refusal or decode.refusal
+        return InputError(f"{lacks}; give {'--dtype fp16' if 'bf16' in lacks else 'another --dtype'}, or another --gpu")
     steps = ServerSteps(
         load=load,
         **sized_steps.fields,

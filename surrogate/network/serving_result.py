@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import ceil, exp, floor, hypot, inf, isnan, log, log2
+from math import ceil, exp, floor, hypot, isnan, log, log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,8 +30,6 @@ PARAMETERS = {"dtype": "dtypes", "kv-dtype": "kv_dtypes", "library": "libraries"
 """Option of ``seer serving`` → its parameter in Python, if that is not the option's name."""
 SMALLER_TYPES = ("fp8", "int4_wo")
 """Types of weights that a note suggests if a model does not fit. AWQ and GPTQ are int4_wo."""
-SLACK_TOKENS = 128
-"""Tokens that a server's limit of a request exceeds the load by, for a chat template and for SGLang's own limits."""
 
 
 def _interval_text(ends: tuple[float, float, float]) -> str:
@@ -274,13 +272,13 @@ class Serving(TableResult):
         """Return the mark at the end of a row: whether the configuration, with its intervals, meets the targets."""
         if not row.fits:
             return "does not fit"
+        waiting = [f"holds {row.running} of {row.concurrency} users"] if row.users_per_slot > 1 else []
         if not any(self.targets):
-            return ""
+            return "".join(waiting)
         ratios = self.targets.target_ratios(row.ttft_ms, row.tpot_ms)
         texts = {name: f"{ratio:.2f}" if ratio < 1e6 else "over 1,000,000" for name, ratio in ratios.items()}
         marks = [f"{name} {texts[name]}× its target" for name, ratio in ratios.items() if ratio > 1]
-        if row.users_per_slot > 1:
-            marks.append(f"holds {row.running} of {row.concurrency} users")
+        marks += waiting
         if row is self.best:
             rivals = f"{self.others} may be as good" if self.rivals else ""
             marks = ["◀ best", "" if self._surely_meets(row) else "may miss the targets", rivals]
@@ -356,8 +354,7 @@ def launch_command(
     counts = {name: getattr(row, name) for name, _ in PARALLELISM.values()} | {"replicas": row.replicas}
     counts |= {"parts": row.expert_parallel % ranks, "nodes": ceil(row.gpus / row.replicas / NVLINK_GPUS)}
     values: dict[str, object] = {name: count for name, count in counts.items() if count > 1}
-    tokens = min(load.input + load.output + SLACK_TOKENS, decoder.positions or inf)
-    values |= {"start": shlex.quote(model), "tokens": tokens, "tensor_parallel": row.tensor_parallel}
+    values |= {"start": shlex.quote(model), "tokens": load.max_tokens(decoder), "tensor_parallel": row.tensor_parallel}
     values |= {"ranks": ranks, "users": users, "group_users": ceil(users / row.attention_parallel)}
     if (dtype := deployment.dtype) and dtype != own:
         values[dtype if dtype in texts and own and own not in QUANTISED else "checkpoint"] = dtype

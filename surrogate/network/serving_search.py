@@ -386,7 +386,7 @@ class _Search:
             notes[order] = None
         if self.load.cached_share:
             notes[TEXTS["notes"]["cached"].format(new=self.load.new, input=self.load.input)] = None
-        all_notes = (*notes, TEXTS["notes"]["steps_differ"], *remarks)
+        all_notes = (*notes, TEXTS["notes"]["no_gaps"], *remarks)
         return Serving(self.decoder.name, self.load, tuple(rows), all_notes, self.targets, self.choices.gpus)
 
 
@@ -481,8 +481,9 @@ def _remarks(device: Gpu, steps: ServerSteps) -> Iterator[str]:
         yield f"unmeasured kernels, {share} ({kernels}), are timed from other GPUs, with errors of held-out GPUs"
     if steps.all_reduce_source and not device.link_gbs:
         is_measured = steps.all_reduce_source not in SOURCES_WITHOUT_GPU_DATA
-        source = "measurements of one machine" if is_measured else "the datasheet"
-        yield f"the only known link is PCIe; all-reduce times are from {source}; machines differ"
+        source = "measurements of one machine" if is_measured else "NCCL on other GPUs with peer access"
+        unknown = "" if is_measured else "; boards without it (GeForce) were not measured, and may take longer"
+        yield f"the only known link is PCIe; all-reduce times are from {source}; machines differ{unknown}"
 
 
 def _rank(row: ServerRow, targets: Targets) -> tuple[float, ...]:

@@ -8,10 +8,12 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.experiment import HOME
 from surrogate.bundled import NETWORKS
 from surrogate.features.errors import InputError, naming_options
 from surrogate.features.families.attention import Attention, Mla
@@ -22,9 +24,10 @@ from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import Requests, Step
-from surrogate.network.memory import usable_bytes
-from surrogate.network.network import Network
+from surrogate.network.language_step import GAP_US, Requests, Step
+from surrogate.network.memory import memory, usable_bytes
+from surrogate.network.network import TEXTS, Network
+from surrogate.network.predict import load_predictors, step_half_width
 from surrogate.network.serving import Load, ServerKernels, ServerModel, ServerSteps, Setup, server_models, server_steps
 from surrogate.network.serving_result import MAX_ROWS, Targets, order_note, pareto, pareto_figure, serving_page
 from surrogate.report.tables import to_json
@@ -272,6 +275,8 @@ def test_lower_bounds_include_the_time_to_read_the_weights() -> None:
     computed_ms = 2 * 1000 * 80 * (8192 * (8192 + 2048) + 8192 * 8192 + 3 * 8192 * 28672) / 4 / 989e9
     assert read_ms < steps.min_tpot_ms < 1.05 * read_ms
     assert computed_ms < steps.min_ttft_ms < 1.1 * computed_ms
+    alone = load_predictors("l4", library="vllm").time(_step(SMALL, (1, 1, 1000)).network)
+    assert alone.lower_us / 1e3 > 2 * 7.5e9 / 300e6  # 7.5 billion weights, without the embedding, at 300 GB/s
 
 
 @cases(__file__)
@@ -317,6 +322,43 @@ def test_a_smaller_share_of_the_memory_has_fewer_running_requests() -> None:
     options: dict[str, Any] = {**SHORT, "libraries": "vllm", "tensor_parallel": 1, "concurrency": 20_000, "gpus": 1}
     full, half = (serve(SMALL, **options, utilization=share).rows[0] for share in (0.9, 0.45))
     assert full.memory_gib - half.memory_gib == pytest.approx(0.45 * usable_bytes(gpu("h100-sxm")) / 2**30, rel=0.01)
+
+
+def test_the_cache_holds_one_request_of_full_length_and_half_answers_of_the_others() -> None:
+    """A position takes 80 layers · 8 heads · 128 · 2 · 2 bytes. `seer network` counts the same for one request."""
+    options: dict[str, Any] = {"gpu": "h100-sxm", "input": 100, "libraries": "vllm", "tensor_parallel": 2, "gpus": 2}
+    long = serve(LLAMA, **options, output=20_000, concurrency=1)
+    assert not long.fits and "it needs 72.4 of 71.3 GiB" in long.verdict
+    one, two = (serve(LLAMA, **options, output=8_000, concurrency=users).rows[0].memory_gib for users in (1, 2))
+    position = 80 * 8 * 128 * 2 * 2 / 2 / 2**30
+    assert two - one == pytest.approx(position * (100 + 4_000), rel=1e-6)
+    step = Step(read_decoder(LLAMA), [Requests(1, 1, 100 + 8_000 + 128)], Deployment(tensor_parallel=2), 1)
+    assert one == pytest.approx(sum(memory(step.network, 0, gpu("h100-sxm")).values()) / 2**30, rel=1e-3)
+    waiting = serve(LLAMA, **options, output=8_000, concurrency=64)
+    assert f"holds {waiting.rows[0].running} of 64 users" in repr(waiting)
+
+
+@pytest.mark.parametrize("name", ["rtx-4090", "rtx-3090", "l4", "a10"])
+def test_small_sums_over_pcie_take_longer_among_more_gpus(name: str) -> None:
+    """NCCL's sums of 6 kB take 7, 12 and 21 µs among 2, 4 and 8 L40S; frameworks' own need peer access."""
+    problems = [AllReduce(elements=2880, ranks=ranks, dtype="bf16") for ranks in (2, 4, 8)]
+    for library in ("vllm", "sglang", "trtllm"):
+        answers = ServerKernels(gpu(name)).answers(library, problems)[0]
+        times = [answers[problem].time_us for problem in problems]
+        assert times == sorted(times) and times[0] > 7 and times[2] > 20
+        assert all((step_half_width(each, answers[each], gpu(name)) or 0.0) > log(2) for each in problems)
+    found = serve("gpt-oss-120b", **{**SHORT, "gpu": name}, concurrency=1, tensor_parallel=8, libraries="vllm")
+    assert "NCCL on other GPUs with peer access" in repr(found) and "boards without it (GeForce)" in repr(found)
+
+
+def test_notes_on_gaps_have_the_ratios_of_measured_servers() -> None:
+    table = pd.read_csv(HOME / "tables" / "serving.csv").query("library == 'all' and users == '3 to 4'").iloc[0]
+    note = TEXTS["notes"]["no_gaps"]
+    assert f"{table['tpot_gaps_ratio'] - 1:.0%}".replace("%", " % above") in note
+    assert f"{1 - table['tpot_ratio']:.0%}".replace("%", " % below") in note and f"{GAP_US:g} µs" in note
+    time = load_predictors("h100-sxm", library="vllm").time(_network(tensor_parallel=2))
+    (stated,) = [text for text in time.notes if "SGLang's benchmark of one batch" in text]
+    assert f"{GAP_US * len(time.layers) / 1e3:.2f} ms" in stated
 
 
 def test_gpus_without_a_price_are_listed_last() -> None:
