@@ -20,7 +20,7 @@ from surrogate.features.errors import InputError, check_choice, one_line_errors
 from surrogate.features.gpu import Gpu, gpu
 from surrogate.features.user_code import imported_callable
 from surrogate.trace.calls import batch_size
-from surrogate.trace.events.parts import OUTSIDE
+from surrogate.trace.events.parts import OUTSIDE, trim
 from surrogate.trace.graph import TASK_KINDS, Graph, Timeline, bound, graph_of, path_us, simulate
 from surrogate.trace.graph.tasks import DEVICE_KINDS, EDGE_COLUMNS, MARK, STREAM, TASK_COLUMNS
 from surrogate.trace.profiling import NO_DEVICE, TraceSource, invalid_reason, profile, steady
@@ -488,6 +488,7 @@ def what_ifs(
     target: str | None = None,
     own_gpu: str | None = None,
     network: Interconnect | None = None,
+    iteration: int | None = None,
 ) -> list[WhatIfAnswer]:
     """Return the answers to what-ifs on a trace.
 
@@ -503,6 +504,8 @@ def what_ifs(
         The GPU of the trace, if the trace names none or another.
     network : Interconnect, optional
         The network of several workers.
+    iteration : int, optional
+        The only iteration that counts.
 
     Returns
     -------
@@ -517,7 +520,10 @@ def what_ifs(
     """
     chosen = [what_if(text) for text in ([names] if isinstance(names, str) else names)]
     refusals: dict[str, str] = {}
-    profiled = steady(profile(trace, own_gpu))
+    profiled = profile(trace, own_gpu)
+    if iteration is not None:
+        profiled = profile(trim(profiled.trace, iterations_kept=[iteration]), own_gpu)
+    profiled = steady(profiled)
     setting = declarations.setting_of(profiled, target=target, network=network)
     answers = evaluate(graph_of(profiled.trace, profiled.layers), chosen, setting, refusals=refusals)
     if refusals and not answers:

@@ -46,13 +46,13 @@ _AUXILIARY = {*PREPARING, "winograd_transform", "im2col"}
 
 @rule("amp", evidence=EVIDENCE["amp"])
 def amp(graph: Graph, setting: WhatIfSetting, value: float | None) -> Change:
-    """Mixed precision: sgemm and wgrad kernels take 1/3 of their time, other fp32 and all TF32 ones 1/2 (Daydream).
+    """Mixed precision: sgemm and wgrad take 1/3 of their time, or less by TF32's peaks; other fp32 and TF32 take 1/2.
 
-    Products outside matrix units are at least as fast as by the peaks of TF32, if the GPU has it, because 16 bits are
-    no slower. The upper end of the interval has Daydream's factors, and one cast per changed kernel, which doubles the
-    time of the kernel's launch. Kernels in half or double precision do not change, and neither does work on weights,
-    gradients and optimizer states, which autocast keeps in fp32. Raises `InputError` if no kernel is known to be fp32,
-    or if the GPU computes no faster in half precision than in fp32.
+    The factors are Daydream's. Products outside matrix units are at least as fast as by the peaks of TF32, if the GPU
+    has it, because 16 bits are no slower. The upper end of the interval has Daydream's factors, and one cast per
+    changed kernel, which doubles the time of the kernel's launch. Kernels in half or double precision do not change,
+    and neither does work on weights, gradients and optimizer states, which autocast keeps in fp32. Raises `InputError`
+    if no kernel is known to be fp32, or if the GPU computes no faster in half precision than in fp32.
     """
     gpu = setting.profile.gpu
     if gpu and not has_fast_half(gpu):
