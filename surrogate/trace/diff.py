@@ -15,7 +15,7 @@ import pandas as pd
 
 from surrogate.features.errors import check_choice, read_toml
 from surrogate.features.kernels import kernel_family
-from surrogate.report.tables import format_number
+from surrogate.report.tables import format_number, shortened
 from surrogate.trace import events
 from surrogate.trace.calls import is_shape
 from surrogate.trace.events.parts import iterations as find_iterations
@@ -27,7 +27,7 @@ from surrogate.trace.graph.tasks import MIN_LAG_SHARE, simulate
 from surrogate.trace.idle import blocking_calls, idle_table
 from surrogate.trace.labels import find_labels
 from surrogate.trace.profiling import NO_DEVICE, Profile, invalid_reason, profile, union_us
-from surrogate.trace.result import Row
+from surrogate.trace.result import MAX_NAME_LENGTH, Row
 from surrogate.trace.tables import idle_of_step, step_table
 
 LEVELS, _IDENTIFYING = read_toml(__file__).values()
@@ -163,7 +163,8 @@ def _compared(sides: Sequence[Profile], by: str) -> TraceDiff:
     idle_us = pd.DataFrame([_idle_us(part) for part in sides]).fillna(0.0).T
     change_us = (idle_us[1] - idle_us[0]).abs()
     if change_us.max() > max(MIN_IDLE_CHANGE * before["iteration"], *(abs(row["change_us"]) for row in rows[:1])):
-        notes.append(events.text("idle_changed", change_us.idxmax(), *idle_us.loc[change_us.idxmax()]))
+        cause = str(change_us.idxmax())
+        notes.append(events.text("idle_changed", shortened(cause, 2 * MAX_NAME_LENGTH), *idle_us.loc[cause]))
     totals = tuple({"total": name, **_change(time_us, after[name])} for name, time_us in before.items())
     notes += [f"{part.trace.source}: {part.left_out}" for part in sides if part.left_out]
     return TraceDiff(by, matched_pct, shares, totals, tuple(rows), tuple(notes))
