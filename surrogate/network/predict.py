@@ -69,11 +69,6 @@ machines also differ: their sums reach 0.62 (two L40S) to 0.36 (eight RTX PRO 60
 """
 
 
-def has_peer_access(device: Gpu) -> bool:
-    """Return whether frameworks may use their own collectives on a board: it has links, or is not NVIDIA's."""
-    return bool(device.link_gbs) or device.vendor != "nvidia"
-
-
 @lru_cache(maxsize=8)
 def load_collectives(device: Gpu) -> "Predictor":
     """Return a predictor of NCCL's kernels on a GPU."""
@@ -172,8 +167,9 @@ class Predictors:
             if choice.estimates
         }
         times |= self._kernel_times(self.kernel_predictor, single)
-        # Kernels of frameworks need peer access; vLLM's `CustomAllreduce` leaves other boards to NCCL.
-        sums = [each for each in single if isinstance(each, Collective) and not has_peer_access(self.gpu)]
+        # `CustomAllreduce` of vLLM and SGLang leaves sums of more than two GPUs without links to NCCL.
+        sums = [] if self.gpu.link_gbs or self.gpu.vendor != "nvidia" else single
+        sums = [each for each in sums if isinstance(each, Collective) and each.ranks > 2]
         if unknown := [each for each in sums if times[each].source in SOURCES_WITHOUT_GPU_DATA]:
             times |= self._kernel_times(load_collectives(self.gpu), unknown)
         return times

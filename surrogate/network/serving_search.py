@@ -481,7 +481,7 @@ def _remarks(device: Gpu, steps: ServerSteps) -> Iterator[str]:
         yield f"unmeasured kernels, {share} ({kernels}), are timed from other GPUs, with errors of held-out GPUs"
     if steps.all_reduce_source and not device.link_gbs:
         is_measured = steps.all_reduce_source not in SOURCES_WITHOUT_GPU_DATA
-        source = "measurements of one machine" if is_measured else "NCCL on other GPUs with peer access"
+        source = "measurements of one machine" if is_measured else "other GPUs with peer access"
         unknown = "" if is_measured else "; boards without it (GeForce) were not measured, and may take longer"
         yield f"the only known link is PCIe; all-reduce times are from {source}; machines differ{unknown}"
 

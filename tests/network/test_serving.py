@@ -19,7 +19,7 @@ from surrogate.features.errors import InputError, naming_options
 from surrogate.features.families.attention import Attention, Mla
 from surrogate.features.families.gemm import Gemm
 from surrogate.features.families.moe import Moe
-from surrogate.features.families.transfer import AllGather, AllReduce, AllToAll, Memcpy
+from surrogate.features.families.transfer import HANDSHAKE_US, AllGather, AllReduce, AllToAll, Memcpy
 from surrogate.features.gpu import gpu
 from surrogate.network import Choices, Serving, serve
 from surrogate.network.language import Deployment
@@ -340,15 +340,15 @@ def test_the_cache_holds_one_request_of_full_length_and_half_answers_of_the_othe
 
 @pytest.mark.parametrize("name", ["rtx-4090", "rtx-3090", "l4", "a10"])
 def test_small_sums_over_pcie_take_longer_among_more_gpus(name: str) -> None:
-    """NCCL's sums of 6 kB take 7, 12 and 21 µs among 2, 4 and 8 L40S; frameworks' own need peer access."""
+    """NCCL's sums of 6 kB take 7, 12 and 21 µs among 2, 4 and 8 L40S; frameworks have own kernels for two."""
     problems = [AllReduce(elements=2880, ranks=ranks, dtype="bf16") for ranks in (2, 4, 8)]
     for library in ("vllm", "sglang", "trtllm"):
         answers = ServerKernels(gpu(name)).answers(library, problems)[0]
         times = [answers[problem].time_us for problem in problems]
-        assert times == sorted(times) and times[0] > 7 and times[2] > 20
+        assert times == sorted(times) and times[0] > HANDSHAKE_US and times[2] > 20
         assert all((step_half_width(each, answers[each], gpu(name)) or 0.0) > log(2) for each in problems)
     found = serve("gpt-oss-120b", **{**SHORT, "gpu": name}, concurrency=1, tensor_parallel=8, libraries="vllm")
-    assert "NCCL on other GPUs with peer access" in repr(found) and "boards without it (GeForce)" in repr(found)
+    assert "from other GPUs with peer access" in repr(found) and "boards without it (GeForce)" in repr(found)
 
 
 def test_notes_on_gaps_have_the_ratios_of_measured_servers() -> None:
