@@ -116,6 +116,14 @@ RULES: dict[tuple[str, str, str], tuple[SupportRule, ...]] = {
     for library, direction, name, rules in _rows(_TABLE["algorithms"])
 }
 """(library, direction, algorithm) → its rules; an algorithm without a row accepts every problem."""
+_KERNEL_RULES = [(re.compile(pattern, re.IGNORECASE), names) for pattern, names in _TABLE["kernels"].items()]
+
+
+def missing_hardware(library: str, name: str, gpu_name: str) -> str | None:
+    """Return why a kernel of a framework does not run on a registered GPU, by the kernel's documentation, or None."""
+    capability = gpu(gpu_name).compute_capability
+    rules = (_RULES[rule] for pattern, names in _KERNEL_RULES if pattern.search(f"{library}/{name}") for rule in names)
+    return next((rule.reason for rule in rules if not rule.condition.value({"compute_capability": capability})), None)
 
 
 def has_fewer_flops(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..algorithms import missing_hardware
 from ..elementwise import Number, log2, maximum, where
 from ..errors import InputError, check_choice
 from ..family import DECLARED, Family, Formula, ProblemTerms
@@ -175,9 +176,12 @@ class OperatorFamily(Family[Operator]):
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Operator, gpu_name: str
     ) -> str | None:
-        """Return the unit that a product needs and the GPU lacks, or None."""
-        multiplies = gpu_name and self.kinds[setting[0]].MULTIPLIES
-        return missing_units(gpu_by_name(gpu_name), *setting[1:3]) if multiplies else None
+        """Return the unit that a product needs and the GPU lacks, or why the kernel does not run on the GPU, or None."""
+        if not gpu_name:
+            return None
+        multiplies = self.kinds[setting[0]].MULTIPLIES
+        lacks = missing_units(gpu_by_name(gpu_name), *setting[1:3]) if multiplies else None
+        return lacks or missing_hardware(library, algorithm, gpu_name)
 
     def is_deterministic(self, library: str, setting: tuple[str, ...], algorithm: str) -> bool | None:
         """Return what the operator states about the algorithm or its library; None if it states nothing."""

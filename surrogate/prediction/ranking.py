@@ -263,6 +263,14 @@ class Ranker:
         """Return the positions of the candidates that can be chosen and that no rule refuses."""
         return np.array([i for i in self.choosable.tolist() if reasons[i] is None], dtype=np.int64)
 
+    def fastest_us(self, sizes: np.ndarray) -> np.ndarray:
+        """Return the time of the fastest candidate in µs, (problems,), or NaN; ``sizes`` is (problems, sizes)."""
+        choosable = np.isin(np.arange(len(self.candidates)), self.choosable)
+        rows = self.answers(sizes, *np.nonzero(self.rules.allowed(sizes) & choosable))
+        fastest_us = np.full(len(sizes), np.nan)
+        np.fmin.at(fastest_us, rows.problem[~rows.fails], rows.time_us[~rows.fails])
+        return fastest_us
+
     def answers(self, sizes: np.ndarray, problem_of_row: np.ndarray, candidate_of_row: np.ndarray) -> AnswerRows:
         """Return the answers in row i for a candidate and a problem, by position; ``sizes`` is (problems, sizes)."""
         if len(sizes) == 1:

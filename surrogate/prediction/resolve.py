@@ -6,7 +6,7 @@ A source covers a complete setting: one combination of direction, element type, 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
-from math import inf
+from math import exp, inf
 from operator import eq
 from typing import NamedTuple, TypeGuard
 
@@ -82,7 +82,8 @@ class SettingFacts(NamedTuple):
     on the GPU. ``is_trained``: whether those measurements were training data and not only a calibration.
     ``unmeasured_libraries``: libraries that no GPU was measured with in the setting. ``fastest`` answers the measured
     time of the fastest candidate, without TF32, on the GPU or on a similar one. ``analytical`` are the models of
-    its kernels; they cover the whole setting or only some candidates. ``kernel_times`` answers for an operator without
+    its kernels; they cover the whole setting or only some candidates. ``forward`` answers the forward passes of an
+    unmeasured gradient if they come from measurements. ``kernel_times`` answers for an operator without
     candidates.
     """
 
@@ -100,6 +101,7 @@ class SettingFacts(NamedTuple):
     kernel_times: datasheet.KernelFunction | None = None
     analytical: datasheet.DatasheetModels | datasheet.ProductModels | None = None
     covers_whole_setting: bool = False
+    forward: Ranker | None = None
 
     @property
     def support_setting(self) -> QuerySetting:
@@ -320,7 +322,7 @@ class Resolver:
         elif not choosable:
             raise failures[0]
         settings = {(key.library, key.setting_values) for key in family_model.domain.settings}
-        return _with_datasheet(
+        facts = _with_datasheet(
             SettingFacts(
                 setting=QuerySetting(family, gpu_name, tuple(versions), values),
                 board=board,
@@ -336,6 +338,20 @@ class Resolver:
                 kernel_times=kernel_times,
             )
         )
+        return facts._replace(forward=self._forward(question)) if facts.covers_whole_setting else facts
+
+    def _forward(self, question: Question) -> Ranker | None:
+        """Return `SettingFacts.forward` of a question, or None."""
+        usual = question.family.setting_defaults.get("direction", "")
+        names = question.family.setting_names
+        values = tuple(
+            usual if name == "direction" else value
+            for name, value in zip(names, question.setting_values, strict=True)
+        )
+        if values == question.setting_values:
+            return None
+        ranker = self._kept_ranker(question._replace(setting_values=values, requested=()))
+        return ranker if ranker.source_name in (MODEL, SIMILAR_GPU) else None
 
     def _fastest(self, question: Question, device: Gpu) -> Ranker | None:
         """Return `SettingFacts.fastest` of a question, or None. Another release that was measured is another answer."""
@@ -376,7 +392,10 @@ class Resolver:
             yield unlisted_note(device.name, family_model.domain.gpus)
         if not facts.covers_whole_setting:
             yield family_model.unmeasured_gpu.note(_width_group(facts), is_described=bool(family.parameter_names))
-        if facts.analytical is not None:
+        if facts.forward is not None:
+            factors = (exp(half_width) for half_width in datasheet.GRADIENT_HALF_WIDTHS[facts.setting.values[0]])
+            yield NOTES["follows_forward"].format(device.name, *factors)
+        elif facts.analytical is not None:
             yield facts.analytical.note
         description = family.description if isinstance(family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
@@ -448,7 +467,7 @@ def _source(facts: SettingFacts, context: Context) -> tuple[Source, tuple[str, .
     family_model, setting = facts.family_model, facts.setting
     note = ""
     if facts.analytical is not None and facts.covers_whole_setting:
-        source = datasheet.AnalyticalSource(context, facts.analytical)
+        source = datasheet.AnalyticalSource(context, facts.analytical, facts.forward)
     else:
         source = model_source(context, family_model, facts.similar.donors)
     donors = source.donors if isinstance(source, TreeSource) else ("",) * len(context.candidates)

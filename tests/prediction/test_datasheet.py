@@ -49,6 +49,22 @@ def test_a_strided_gradient_takes_up_to_four_times_as_long() -> None:
     assert few_us > 0.8 * many_us
 
 
+@pytest.mark.parametrize("gpu", ["v100-sxm2-16gb", "t4"])
+def test_a_gradient_follows_its_measured_forward_pass(gpu: str) -> None:
+    """A 1×1 filter's three directions are one product of the same sizes; only the forward pass was measured."""
+    forward = Conv(n=32, c=256, h=56, k=64, r=1, dtype="fp16", math="tensor_op", layout="NHWC")
+    ways = [replace(forward, direction=way) for way in ("fwd", "bwd_data", "bwd_filter")]
+    measured, of_input, of_filter = (load(gpu).predict(way) for way in ways)
+    analytical = shipped_datasheet_models()["half"].model
+    assert of_input.time_us == pytest.approx(measured.time_us, rel=0.05)
+    assert of_filter.time_us == pytest.approx(analytical.filter_gradient * of_input.time_us, rel=0.05)
+    for answer in (of_input, of_filter):
+        assert answer.lower_us < 0.5 * measured.time_us and not answer.in_domain
+        assert any("measured forward passes" in note for note in answer.notes)
+    table = load(gpu).predict(pd.DataFrame([way.to_dict() for way in ways]))
+    assert table.predicted_us.tolist() == pytest.approx([measured.time_us, of_input.time_us, of_filter.time_us])
+
+
 def test_a_depthwise_filter_gradient_reads_its_images_for_every_tap() -> None:
     """49 taps × 2 × 77 MB take 1.55 ms from A100's L2 (108 SMs × 32 bytes × 1.41 GHz)."""
     forward = Conv(n=128, c=96, h=56, k=96, r=7, pad_h=3, groups=96, dtype="fp16", math="tensor_op")
