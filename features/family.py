@@ -210,6 +210,14 @@ class Family(ABC, Generic[P]):
         compute = compute_us(1.0 * flops, peak_tflops(gpu, setting["dtype"], is_tensor)) if counts_flops else 0.0
         return maximum(compute, where(dram_bytes > gpu.l2_bytes, memory_us(1.0 * dram_bytes, gpu.dram_gbs), 0.0))
 
+    def unaligned_us(self, problem: Any, gpu: Gpu) -> Number:
+        """Return `Operator.unaligned_us`; 0 for other problems."""
+        return 0.0
+
+    def size_rule(self, problem: Any, gpu: Gpu) -> tuple[Number, str]:
+        """Return `Operator.size_rule`; other problems break no rule."""
+        return False, ""
+
     def is_streaming(self, setting: tuple[str, ...]) -> bool:
         """Return True if a kernel is one pass over memory: its times then separate the call cost from the kernel's
         time."""

@@ -15,6 +15,11 @@ from .rowwise import BiasBackward
 TILES = (32, 64, 128)
 """Edges of the output tiles of SGEMM kernels in cuBLAS and cuDNN, from the kernels' names."""
 
+ROW_BYTES = 16
+"""Tensor-core kernels load rows that begin at multiples of this many bytes. Source: CUTLASS, functionality tables."""
+LOADS_PER_CLOCK = 32
+"""Values that one SM loads in a clock if rows are not aligned, one by each load unit (NVIDIA's white paper of A100)."""
+
 
 def tile_edge(size: Number) -> Number:
     """Return the smallest edge of `TILES` that covers ``size``, or the largest edge."""
@@ -82,6 +87,26 @@ class Gemm(Operator):
     def blocks(self) -> Number:
         """One block per output tile, with edges by `tile_edge`."""
         return self.batch * ceil_div(self.m, tile_edge(self.m)) * ceil_div(self.n, tile_edge(self.n))
+
+    def size_rule(self, gpu: Gpu) -> tuple[Number, str]:
+        """Return the rule for fp8 products on NVIDIA's GPUs. Sources: torch._scaled_mm, CUTLASS and cuBLASLt."""
+        has_rule = gpu.vendor == "nvidia" and self.element.unit == "fp8"
+        broken = has_rule & ((self.k % ROW_BYTES > 0) | (self.n % ROW_BYTES > 0))
+        return broken, f"{self.dtype} products need n and k divisible by {ROW_BYTES}"
+
+    def unaligned_us(self, gpu: Gpu) -> Number:
+        """Return the time in µs in which an NVIDIA GPU loads all operands of its middle tiles value by value.
+
+        It is 0 if the rows of operands and result are multiples of `ROW_BYTES`, or without tensor cores.
+        """
+        if gpu.vendor != "nvidia" or not self.uses_tensor_cores:
+            return 0.0 * self.k
+        operand, result = min(self.element[:2]), self.element.output_bytes
+        operand = int(2 * operand) / 2  # without the scales
+        is_unaligned = (self.k * operand % ROW_BYTES > 0) | ((self.n > 1) & (self.n * result % ROW_BYTES > 0))
+        edge = TILES[1]
+        values = self.batch * ceil_div(self.m, edge) * ceil_div(self.n, edge) * (2 * edge * self.k)
+        return where(is_unaligned, values / (LOADS_PER_CLOCK * gpu.sms * gpu.boost_mhz), 0.0)
 
     def fallback_kinds(self) -> tuple[str, ...]:
         """Return the other kinds of products: batched ones for a batch, else products with and without bias."""

@@ -226,6 +226,14 @@ class Operator(InNetwork, ABC):
         """Return the time in µs of a variant that was never measured alone and has a rate of its own; else 0."""
         return 0.0
 
+    def size_rule(self, gpu: Gpu) -> tuple[Number, str]:
+        """Return whether the sizes break a documented rule of all its kernels on a GPU, and the rule."""
+        return False, ""
+
+    def unaligned_us(self, gpu: Gpu) -> Number:
+        """Return the time in µs that rows without alignment may add to a kernel for aligned rows; else 0."""
+        return 0.0
+
     def roofline_us(self, gpu: Gpu) -> Number:
         """Return the larger of compute and memory time in µs (Williams et al., CACM 2009)."""
         peak = self.peak_tflops(gpu, self.dtype, self.math)

@@ -141,6 +141,14 @@ class OperatorFamily(Family[Operator]):
             return problem.MIN_SHARE * problem.roofline_us(gpu)
         return super().shortest_us(problem, setting, gpu, counts_flops=counts_flops)
 
+    def unaligned_us(self, problem: Operator, gpu: Gpu) -> Number:
+        """Return the operator's time."""
+        return problem.unaligned_us(gpu)
+
+    def size_rule(self, problem: Operator, gpu: Gpu) -> tuple[Number, str]:
+        """Return the operator's rule."""
+        return problem.size_rule(gpu)
+
     def formula(self, setting: tuple[str, ...], gpu: Gpu) -> Formula:
         """Return one formula for all candidates: no public source describes how they differ."""
         kind, dtype, math, *_ = setting
@@ -176,7 +184,7 @@ class OperatorFamily(Family[Operator]):
     def refusal(
         self, library: str, setting: tuple[str, ...], algorithm: str, problem: Operator, gpu_name: str
     ) -> str | None:
-        """Return the unit that a product needs and the GPU lacks, or why the kernel does not run on the GPU, or None."""
+        """Return the unit that a product needs and the GPU lacks, or the kernel's documented rule for GPUs, or None."""
         if not gpu_name:
             return None
         multiplies = self.kinds[setting[0]].MULTIPLIES

@@ -90,6 +90,6 @@ def _predict_table(data: Path, output: Path, algorithm: str | None, options: Opt
             write(frame.drop(columns=added, errors="ignore").join(columns))
             done += len(frame)
             in_domain += int(columns["in_domain"].sum())
-            notes.update(chain.from_iterable(answers.notes))
+            notes.update(chain(*answers.notes, filter(None, answers.reason)))
             progress(done, table.rows)
     return "\n".join([f"{output}: {done} rows, {in_domain} in domain", *notes.lines("row", MAX_NOTES)])

@@ -43,16 +43,20 @@ class SupportRules:
     setting: QuerySetting
     candidates: tuple[LibraryCandidate, ...]
     support: Support
+    device: Gpu
     _reasons: BoundedCache[tuple[int, ...], Reasons] = field(
         default_factory=lambda: BoundedCache(MAX_REASONS, len), repr=False, compare=False
     )
 
     def of(self, problem: AnyProblem) -> Reasons:
         """Return, for every candidate, the reason why it is refused for one problem, or None."""
-        traits = self.setting.family.traits(problem)
+        family, gpu, versions, values = self.setting
+        is_refused, rule = family.size_rule(problem, self.device)
+        if is_refused:
+            return (rule,) * len(self.candidates)
+        traits = family.traits(problem)
         if (kept := self._reasons.get(traits)) is not None:
             return kept
-        family, gpu, versions, values = self.setting
         release = {library: Release(gpu, version) for library, version in versions}
         numbers = tuple(map(int, traits))
         # Solvers of one algorithm are refused together; then each by the problems that it ran.
@@ -73,8 +77,10 @@ class SupportRules:
         ``sizes`` is (problems, sizes).
         """
         # 1. Problems with equal traits get one code (problems,). The first column is for families without traits.
-        traits = self.setting.family.traits(self.setting.problem(sizes.T))
-        columns = [np.broadcast_to(column, len(sizes)) for column in (0, *traits)]
+        problems = self.setting.problem(sizes.T)
+        is_refused, _ = self.setting.family.size_rule(problems, self.device)
+        traits = self.setting.family.traits(problems)
+        columns = [np.broadcast_to(column, len(sizes)) for column in (1 * is_refused, *traits)]
         _, first, code = np.unique(np.column_stack(columns), axis=0, return_index=True, return_inverse=True)
         # 2. The first valid problem of a code decides for all. Libraries also time invalid problems (a filter larger
         #    than its input). If all problems of a code are invalid, no candidate is refused.
@@ -207,6 +213,8 @@ class Ranker:
     measured_groups : mapping
         Library → `Family.kernel_group_of` its measured problems in the setting on any GPU. A library is left out if
         measurements of every group exist, or if times do not come from its measurements.
+    aligned_only : frozenset of str
+        Libraries whose measured products have rows aligned to `ROW_BYTES`, if the setting uses tensor cores.
     device : Gpu
         The GPU. The source may have its tensor units without their caps.
     sustained_tflops : float
@@ -234,6 +242,7 @@ class Ranker:
     library_of: np.ndarray
     notes: Mapping[str, tuple[str, ...]]
     measured_groups: Mapping[str, frozenset[str]]
+    aligned_only: frozenset[str]
     device: Gpu
     sustained_tflops: float
     max_rooflines: float
@@ -297,6 +306,12 @@ class Ranker:
         own, shared = extrapolation[:, problem_of_row]
         half = np.minimum(half + own, np.maximum(half, self.unmeasured_half_width) + shared)
         is_crossed = np.array(False)
+        if self.aligned_only:
+            unaligned_us = np.broadcast_to(self.setting.family.unaligned_us(problems, self.device), len(sizes))
+            is_aligned_only = np.isin([*self.references], [*self.aligned_only])[library]
+            unaligned_us = np.where(is_aligned_only, unaligned_us[problem_of_row], 0.0)
+            half += np.log1p(unaligned_us / np.maximum(time_us, np.finfo(float).tiny))
+            is_crossed = unaligned_us > 0
         if self.measured_groups:
             is_crossed = self._is_crossed(problems)[library, problem_of_row]
             half[is_crossed] = np.maximum(half[is_crossed], self.family_model.widths.unmeasured_group)
@@ -522,15 +537,23 @@ class Ranker:
             return None
         candidate = estimate.candidate if estimate else self.candidates[0]
         position = next(i for i, each in enumerate(self.candidates) if each.key == candidate.key)
+        at_floor = estimate is not None and estimate.source == FLOOR
+        return self.outside_reason(problem, position, at_floor)
+
+    def outside_reason(self, problem: AnyProblem, position: int, at_floor: bool) -> str | None:
+        """Return why the candidate at a ``position`` is outside the training data; ``at_floor``: of its harness."""
+        candidate = self.candidates[position]
         if self.measured_groups and self._is_crossed(problem)[self.library_of[position], 0]:
             place = " ".join(filter(None, (candidate.library, *self.setting.values)))
             group = str(self.setting.family.kernel_group(problem))
             return NOTES["group_never_measured"].format(group, place, exp(self.family_model.widths.unmeasured_group))
         if reason := self.evidence.outside[position]:
             return reason
+        if candidate.library in self.aligned_only and self.setting.family.unaligned_us(problem, self.device):
+            return NOTES["unaligned"].format(candidate.library, *self.setting.values[:2])
         sizes = self.setting.family.sizes_of(problem)
         reason = self.family_model.domain.size_reason(self.references[candidate.library], sizes, self.setting.gpu)
-        if reason is None and estimate is not None and estimate.source == FLOOR:
+        if reason is None and at_floor:
             return NOTES["at_floor"].format(self.evidence.floor_us[position])
         return reason
 

@@ -345,8 +345,7 @@ class Resolver:
         usual = question.family.setting_defaults.get("direction", "")
         names = question.family.setting_names
         values = tuple(
-            usual if name == "direction" else value
-            for name, value in zip(names, question.setting_values, strict=True)
+            usual if name == "direction" else value for name, value in zip(names, question.setting_values, strict=True)
         )
         if values == question.setting_values:
             return None
@@ -533,7 +532,7 @@ def _by_average_rank(facts: SettingFacts, model: Source) -> Source:
 
 def _competition(facts: SettingFacts, context: Context) -> tuple[SupportRules, np.ndarray]:
     """Return the support rules of a setting, and whether its candidates can be chosen."""
-    rules = SupportRules(facts.support_setting, context.candidates, facts.family_model.support)
+    rules = SupportRules(facts.support_setting, context.candidates, facts.family_model.support, facts.board)
     return rules, np.array([*facts.choosable.values()])
 
 
@@ -560,10 +559,11 @@ def _ranker(
         candidates=context.candidates,
         choosable=np.flatnonzero([*facts.choosable.values()]),
         source=source,
-        rules=SupportRules(facts.support_setting, context.candidates, family_model.support),
+        rules=SupportRules(facts.support_setting, context.candidates, family_model.support, facts.board),
         family_model=family_model,
         evidence=evidence,
         source_name=MODEL if MODEL in evidence.source else fallback,
+        aligned_only=_aligned_only(facts),
         measured_groups={} if facts.analytical is not None else _measured_groups(facts),
         device=facts.board,
         sustained_tflops=_sustained_tflops(facts),
@@ -610,6 +610,18 @@ def _measured_groups(facts: SettingFacts) -> dict[str, frozenset[str]]:
             measured[each.library].add(family.kernel_group_of(each.traits))
     incomplete = {name for name, groups in measured.items() if len(groups) < len(family.kernel_groups)}
     return {library: frozenset(measured[library]) for library, _ in versions if library in incomplete}
+
+
+def _aligned_only(facts: SettingFacts) -> frozenset[str]:
+    """Return `Ranker.aligned_only` of a setting."""
+    setting, domain = facts.setting, facts.family_model.domain
+    names = [name for name, _ in setting.versions]
+    shapes = {name: domain.references.get(domain.reference_key(name, setting.values)) for name in names}
+
+    def has_unaligned(sizes: np.ndarray) -> bool:
+        return bool(np.any(setting.family.unaligned_us(setting.problem(sizes.T), facts.board)))
+
+    return frozenset(name for name, each in shapes.items() if each is not None and not has_unaligned(each.shapes))
 
 
 def _evidence(facts: SettingFacts, context: Context, widths: Widths, donors: tuple[str, ...]) -> CandidateEvidence:

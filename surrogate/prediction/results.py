@@ -450,6 +450,8 @@ class Predictions(TableResult):
         Origin of each time, one of `SOURCES`.
     notes : array of tuple of str, (rows,)
         Caveats of each row's setting.
+    reason : array of str, (rows,)
+        As in `Prediction`; "" for rows inside the training data.
     """
 
     library: np.ndarray
@@ -462,6 +464,7 @@ class Predictions(TableResult):
     workspace_bytes: np.ndarray
     source: np.ndarray
     notes: np.ndarray
+    reason: np.ndarray
 
     def __len__(self) -> int:
         return len(self.predicted_us)

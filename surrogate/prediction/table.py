@@ -18,15 +18,15 @@ from surrogate.features.errors import first_bytes
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family, parse_problem
 from surrogate.features.families import family as family_named
 from surrogate.models.requirements import UNKNOWN
-from surrogate.prediction.ranking import Ranker, has_engines, is_listed
+from surrogate.prediction.ranking import AnswerRows, Ranker, has_engines, is_listed
 from surrogate.prediction.resolve import Question, Resolver
-from surrogate.prediction.results import Predictions
+from surrogate.prediction.results import FLOOR, NOTES, Predictions
 
 CHUNK_ROWS = 16_384
 MAX_LINE = 4096
 """Maximum length of a problem's text."""
 NO_ANSWER: dict[str, object] = {
-    **dict.fromkeys(("library", "algorithm", "source"), ""),
+    **dict.fromkeys(("library", "algorithm", "source", "reason"), ""),
     **dict.fromkeys(("predicted_us", "lower_us", "upper_us", "workspace_bytes"), np.nan),
     **dict.fromkeys(("in_domain", "supported"), False),
 }
@@ -288,18 +288,45 @@ def _predict_group(ranker: Ranker, group: Group, requested: CodedTexts | None) -
     is_unlisted = np.isin(chosen, [*unlisted])
     for row in np.flatnonzero(is_unlisted).tolist():
         notes[row] = (*notes[row], unlisted[int(chosen[row])])
+    supported = allowed[problems[best], chosen] & ~answers.fails[best] & ~is_unlisted
     filled = {
         "library": np.array([candidate.library for candidate in candidates], dtype=object)[chosen],
         "algorithm": np.array([name_of(candidate) for candidate in candidates], dtype=object)[chosen],
         "predicted_us": answers.time_us[best],
-        "supported": allowed[problems[best], chosen] & ~answers.fails[best] & ~is_unlisted,
+        "supported": supported,
+        "reason": _reasons(ranker, distinct, problems, answers, best, supported),
         "notes": notes,
         **{name: getattr(answers, name)[best] for name in ("lower_us", "upper_us", "in_domain", "source")},
         "workspace_bytes": np.where(answers.workspace_bytes == UNKNOWN, np.nan, answers.workspace_bytes)[best],
     }
     for name, values in filled.items():
         out[name][rows[best]] = values
+    for i in np.setdiff1d(np.arange(len(distinct)), rows[best]).tolist() if not requested else ():
+        refusals = ranker.rules.of(ranker.setting.problem(distinct[i].tolist()))
+        out["reason"][i] = NOTES["nothing_runs"].format("; ".join(dict.fromkeys(filter(None, refusals))))
     return out if requested else {name: column[problem] for name, column in out.items()}
+
+
+def _reasons(
+    ranker: Ranker,
+    sizes: np.ndarray,
+    problems: np.ndarray,
+    answers: AnswerRows,
+    best: np.ndarray,
+    supported: np.ndarray,
+) -> np.ndarray:
+    """Return `Prediction.reason` of the ``best`` answers, "" for None, (rows,), of problems with these ``sizes``."""
+    reasons = np.full(len(best), "", dtype=object)
+    known: dict[tuple[int, int], str | None] = {}
+    for row in np.flatnonzero(~answers.in_domain[best] | ~supported).tolist():
+        key = int(problems[best[row]]), int(answers.candidate[best[row]])
+        if key not in known:
+            problem = ranker.setting.problem(sizes[key[0]].tolist())
+            refusal = None if supported[row] else ranker.rules.of(problem)[key[1]]
+            at_floor = bool(answers.source[best[row]] == FLOOR)
+            known[key] = refusal or ranker.outside_reason(problem, key[1], at_floor)
+        reasons[row] = known[key] or ""
+    return reasons
 
 
 def _positions(ranker: Ranker, requested: CodedTexts, group: Group) -> dict[int, np.ndarray]:
