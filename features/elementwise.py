@@ -88,9 +88,11 @@ def checked_int(kind: str, name: str, value: Any, minimum: int = 1, maximum: int
 
 def _int_array(kind: str, name: str, values: np.ndarray, low: int, high: int) -> np.ndarray:
     if values.dtype.kind not in "iuf":
-        for position, value in enumerate(values.ravel().tolist()):
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise RowError(kind, position, f"{name} is {repr(value)[:40]}; give a whole number")
+        cells = values.ravel().tolist()
+        wrong = [i for i, value in enumerate(cells) if isinstance(value, bool) or not isinstance(value, Real)]
+        if wrong:  # one cell without a number makes texts of all cells
+            position = next((i for i in wrong if not str(cells[i]).strip().lstrip("+-").isdecimal()), wrong[0])
+            raise RowError(kind, position, f"{name} is {repr(cells[position])[:40]}; give a whole number")
         values = values.astype(np.float64)
     wrong = ~((values >= low) & (values <= high) & (values == np.floor(values)))
     if wrong.any():

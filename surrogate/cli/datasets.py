@@ -38,7 +38,7 @@ def print_warnings(path: Path, data: Dataset) -> None:
     frame = data.frame
     warnings = unit_warnings(frame, data.devices, data.described_family)
     if repeats := data.metadata.get("repeats"):
-        warnings.append(f"{repeats:,} repeats of a configuration on a problem; the median of its times counts")
+        warnings.append(f"{repeats:,} repeats of a candidate on a problem; the median of its times counts")
     ok = frame[frame["status"] == "ok"]
     count = int(ok["throttled"].eq(True).sum()) if "throttled" in ok else 0
     if count:

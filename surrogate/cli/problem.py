@@ -65,9 +65,11 @@ def read_problem(words: tuple[str, ...], options: Options) -> "tuple[AnyProblem,
     for word in () if is_line else words:
         if word.startswith("--") and (hint := nearest(word, flags, cutoff=MIN_SIMILARITY)):
             raise InputError(f"no option {word}{hint}")
-    if len(words) % 2 and not is_line and (wrong := next((word for word in words if word.startswith("--")), None)):
-        raise InputError(f"no option {wrong}; --help lists the options")  # flags of a problem are pairs of words
-    if len(words) > 1 and not words[0].startswith("-") and not is_line:
+    is_text = not words[0].startswith("-")
+    wrong = next((word for word in words if word.startswith("--")), None)
+    if wrong and (len(words) % 2 or is_text) and not is_line:  # flags of a problem are pairs of words
+        raise InputError(f"no option {wrong}; --help lists the options")
+    if len(words) > 1 and is_text and not is_line:
         raise InputError(f"PROBLEM is {len(words)} words, {words[0]!r} first; give one, or a file to `seer export`")
     predictor = open_predictor(options)
     return predictor.read(" ".join(words), **settings_of(options)), predictor

@@ -22,6 +22,8 @@ from surrogate.features.problem import setting
 
 MAX_SIZE_PRODUCT = 2.0**58
 """Upper limit of the product of a problem's sizes, so that features computed in int64 cannot overflow."""
+REPEATED = "an earlier row is equal; one row per key"
+"""Rule that repeated measurements break."""
 TINY_CALL_US = 5.0
 """Time of a call with a tiny problem: 3 to 10 µs on all measured GPUs."""
 MIN_RATIO, MAX_RATIO = 0.1, 250.0
@@ -226,7 +228,7 @@ def _family_rules(frame: pd.DataFrame, family: Family) -> Iterator[tuple[str, np
         yield column, sane & ~large & wrong, rule
     key = [*family.row_key, *(["solver"] if "solver" in frame else [])]
     if not isinstance(family, DescribedFamily):  # repeats of a described kernel are merged by their median
-        yield "algorithm", in_family & frame[key].duplicated().to_numpy(), "an earlier row is equal; one row per key"
+        yield "algorithm", in_family & frame[key].duplicated().to_numpy(), REPEATED
 
 
 def _time_rules(frame: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, str]]:

@@ -6,7 +6,7 @@ its solver.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -146,29 +146,40 @@ def described_frame(frame: pd.DataFrame, description: Description, where: str) -
     return out.assign(time_us=time_us)
 
 
-def merge_repeats(frame: pd.DataFrame, description: Description, where: str) -> tuple[pd.DataFrame, int]:
-    """Return the rows of a `described_frame` with repeats merged, and the number of removed rows.
+def described_key(description: Description) -> list[str]:
+    """Return the columns whose values repeats of a described kernel share."""
+    sizes = description.sizes or (UNSIZED,)
+    return ["gpu", *description.settings, *sizes, "library", "library_version", "solver"]
 
-    Repeats are rows of one configuration on one problem; the merged row has the median of their times. Raises
-    `InputError`, which begins with ``where``, if repeats differ in a column that looks like a size or a parameter.
+
+def merge_repeats(
+    frame: pd.DataFrame, key: Sequence[str], known: Iterable[str], where: str
+) -> tuple[pd.DataFrame, int]:
+    """Return the rows of a checked table with repeats merged, and the number of removed rows.
+
+    Repeats are rows with equal values of the ``key``; the merged row has the median of their times. Raises
+    `InputError`, which begins with ``where``, if repeats differ in a column that looks like a size or a parameter and
+    is not ``known``.
     """
-    key = ["gpu", *description.settings, *(description.sizes or (UNSIZED,)), "library", "library_version", "solver"]
+    key = list(key)
     repeated = frame[frame.duplicated(key, keep=False)]
     if repeated.empty:
         return frame, 0
     groups = repeated.groupby(key, sort=False, dropna=False)
-    sizes, parameters = guessed_columns(frame.drop(columns=[*key, *description.parameters]))
+    sizes, parameters = guessed_columns(frame.drop(columns=[*key, *known], errors="ignore"))
     for name in (*sizes, *parameters):
         differs = groups[name].transform("nunique", dropna=False) > 1
         if differs.any():
             number = groups.ngroup().to_numpy()
             first, second, *_ = repeated.index[number == number[differs.to_numpy().argmax()]]
-            agree = ", ".join(["gpu", *description.sizes, *description.parameters, *description.settings])
-            difference = f"it agrees with row {row_number(where, first)} in {agree}, and differs in {name}"
-            raise RowError(where, second, f"{difference}: is it a parameter or a size? name it, too")
+            difference = f"it repeats row {row_number(where, first)}, but differs in {name}"
+            remedy = "if it is a parameter or a size of your own kernel, name it, too; if not, delete the column"
+            raise RowError(where, second, f"{difference}; {remedy}")
     ran = frame["time_us"].where(frame["status"] == "ok")
     median_us = ran.groupby([frame[name] for name in key], dropna=False).transform("median")
     merged = frame.assign(time_us=median_us, status=frame["status"].where(median_us.isna(), "ok"))
+    for name in {"time_us_min", "time_us_max"} & {*frame}:
+        merged[name] = frame.groupby(key, dropna=False)[name].transform(name[-3:])
     kept = merged[~frame.duplicated(key)].reset_index(drop=True)
     return kept, len(frame) - len(kept)
 

@@ -9,9 +9,16 @@ from typing import Any
 import pandas as pd
 
 from surrogate.dataset import problems
-from surrogate.dataset.checks import Violation, check_formulas, find_violations, normalise
-from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS
-from surrogate.dataset.described import Kernel, KernelOptions, described_frame, merge_descriptions, merge_repeats
+from surrogate.dataset.checks import REPEATED, Violation, check_formulas, find_violations, normalise
+from surrogate.dataset.columns import CANDIDATES, SCHEMA_VERSION, SIZE_COLUMNS, columns
+from surrogate.dataset.described import (
+    Kernel,
+    KernelOptions,
+    described_frame,
+    described_key,
+    merge_descriptions,
+    merge_repeats,
+)
 from surrogate.dataset.files import STDOUT
 from surrogate.dataset.tables import devices_in, read_table, table_writer, write_table
 from surrogate.features.description import Description, description_of
@@ -118,13 +125,18 @@ def check_table(
         description = description_of(metadata["kernel"], f"{path}: its metadata's kernel")
     if description is None:
         frame = normalise(frame, str(path))
-        violations = find_violations(frame)
+        found = find_violations(frame)
+        violations = [each for each in found if each.rule != REPEATED]
+        if len(violations) < len(found) and not violations:
+            known = [column.name for column in columns("dataset")]
+            frame, repeats = merge_repeats(frame, problems.key_columns(frame), known, str(path))
+            metadata = {**metadata, "repeats": repeats}
     else:
         family = FAMILIES.from_description(description)
         frame = described_frame(frame, description, str(path))
         violations = find_violations(frame, family)
         check_formulas(frame, family, str(path))
-        frame, repeats = merge_repeats(frame, description, str(path))
+        frame, repeats = merge_repeats(frame, described_key(description), description.parameters, str(path))
         metadata = {**metadata, "kernel": description.to_dict(), **({"repeats": repeats} if repeats else {})}
     listing = "all" if description is None else "listed"
     return Dataset(frame, listing, name=Path(path).name, metadata=metadata, description=description), violations
