@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from surrogate.features.elementwise import MAX_INT32
 from surrogate.features.families import Family
 from surrogate.features.gpu import gpus
 from surrogate.models.json_types import Share, from_json_types, key_text
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from surrogate.dataset.rows import Rows
 
 _Shares = Mapping[str, Share]
+_Limits = Mapping[str, Mapping[str, tuple[int, int]]]
 MIN_SHARE = 0.5
 """A candidate is expected to run from this share of ok rows."""
 
@@ -65,11 +67,14 @@ class Support:
         Share per signature over all releases.
     solvers
         The solvers that ran, per signature without an algorithm. A table of solvers lists no refusals.
+    limits
+        GPU, library, setting and algorithm → size → minimum and maximum of its ok rows, if attempts beyond them failed.
     """
 
     exact: Mapping[tuple[Signature, Release], float]
     general: Mapping[Signature, float]
     solvers: Mapping[Signature, frozenset[str]] = field(default_factory=dict)
+    limits: _Limits = field(default_factory=dict)
 
     @classmethod
     def fit(cls, rows: "Rows") -> Self:
@@ -92,7 +97,18 @@ class Support:
                 names = frozenset(frame["solver"].iloc[positions])
                 key = signature._replace(algorithm="")
                 solvers[key] = solvers.get(key, frozenset()) | names
-        return cls(exact, general, solvers)
+        return cls(exact, general, solvers, _limits(rows))
+
+    def limit_refusal(self, gpu: str, signature: Signature, problem: Any) -> tuple[Any, str]:
+        """Return whether attempts on such sizes failed, a value or (rows,), and the rule; the traits do not matter."""
+        limits = self.limits.get("|".join((gpu, signature.library, *signature.setting, signature.algorithm)), {})
+        sizes = ((getattr(problem, name, ends[0]), ends) for name, ends in limits.items())
+        outside = [(size < low) | (size > high) for size, (low, high) in sizes]
+        ranges = ", ".join(
+            f"{name}{f' from {low}' * (low > 0)}{f' up to {high}' * (high < MAX_INT32)}"
+            for name, (low, high) in limits.items()
+        )
+        return np.logical_or.reduce(outside), f"it ran with {ranges}; all attempts beyond failed"
 
     def supported(self, rows: "Rows") -> np.ndarray:
         """Return True (rows,) if the algorithm is expected to run."""
@@ -184,6 +200,7 @@ class Support:
         general = {key_text(signature): share for signature, share in self.general.items()}
         solvers = {key_text(key): sorted(names) for key, names in self.solvers.items()}
         tables = {"exact": exact, "general": general, **({"solvers": solvers} if solvers else {})}
+        tables |= {"limits": dict(self.limits)} if self.limits else {}
         return json.dumps(tables, sort_keys=True).encode()
 
     @classmethod
@@ -198,7 +215,30 @@ class Support:
             {(signature(text), Release(gpu, version)): share for (text, gpu, version), share in keys},
             {signature(text): share for text, share in general},
             {signature(text): names for text, names in solvers},
+            from_json_types(_Limits, tables.get("limits", {}), "limits"),
         )
+
+
+def _limits(rows: "Rows") -> dict[str, dict[str, tuple[int, int]]]:
+    """Return `Support.limits` of the rows."""
+    from surrogate.dataset.problems import device_names, row_groups
+
+    limits: dict[str, dict[str, tuple[int, int]]] = {}
+    if rows.family.parameter_names or not (rows.frame["status"] == "failed").any():
+        return limits
+    frame = rows.frame.assign(gpu=device_names(rows.frame))
+    for key, positions in row_groups(frame, ("gpu", "library", *rows.family.setting_names, "algorithm")):
+        status, sizes = frame["status"].to_numpy()[positions], rows.sizes[positions]
+        ran, failed = sizes[status == "ok"], sizes[status == "failed"]
+        for i, name in enumerate(rows.family.size_names if len(ran) and len(failed) else ()):
+            low, high = int(ran[:, i].min()), int(ran[:, i].max())
+            if ((failed[:, i] < low) | (failed[:, i] > high)).any():
+                below, above = (failed[:, i] < low).any(), (failed[:, i] > high).any()
+                limits.setdefault("|".join(map(str, key)), {})[name] = (
+                    low if below else 0,
+                    high if above else MAX_INT32,
+                )
+    return limits
 
 
 def _signatures(frame: "pd.DataFrame", family: Family) -> tuple[np.ndarray, list[Signature]]:

@@ -153,7 +153,9 @@ class Predictors:
         with_algorithms = [problem for problem in problems if problem.HAS_ALGORITHMS]
         if self.algorithm_predictor is None or not with_algorithms:
             return {}
-        return dict(zip(with_algorithms, self.algorithm_predictor.select_many(with_algorithms, **limits), strict=True))
+        return dict(
+            zip(with_algorithms, self.algorithm_predictor.network_selections(with_algorithms, **limits), strict=True)
+        )
 
     def answers(self, problems: Iterable[NetworkProblem], selections: Selections) -> ProblemTimes:
         """Return each problem's time: the best algorithm of its selection, or its own kernel's time.

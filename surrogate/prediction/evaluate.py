@@ -267,7 +267,9 @@ def _with_new_rows(family_model: FamilyModel, rows: Rows) -> FamilyModel:
         fitted=family_model.model.base if isinstance(family_model.model, Calibrated) else family_model.model,
         candidates=family_model.candidates | candidate_keys(ok),
         # New signatures are added to the general table; existing ones do not change.
-        support=Support({**old.exact, **new.exact}, {**new.general, **old.general}, solvers),
+        support=Support(
+            {**old.exact, **new.exact}, {**new.general, **old.general}, solvers, {**old.limits, **new.limits}
+        ),
         domain=_united_domain(family_model.domain, Domain.of(ok)),
         min_us={**lowered, **family_model.min_us},
     )

@@ -50,7 +50,19 @@ class SupportRules:
 
     def of(self, problem: AnyProblem) -> Reasons:
         """Return, for every candidate, the reason why it is refused for one problem, or None."""
-        family, gpu, versions, values = self.setting
+        reasons = self._by_traits(problem)
+        if not self.support.limits:
+            return reasons
+        signatures = map(self._signature, self.candidates)
+        limits = (self.support.limit_refusal(self.setting.gpu, signature, problem) for signature in signatures)
+        return tuple(reason or (rule if fails else None) for reason, (fails, rule) in zip(reasons, limits, strict=True))
+
+    def _signature(self, candidate: LibraryCandidate, traits: tuple[int, ...] = ()) -> Signature:
+        return Signature(candidate.library, self.setting.values, candidate.algorithm, traits)
+
+    def _by_traits(self, problem: AnyProblem) -> Reasons:
+        """Return the reasons that do not depend on the limits of sizes; they are kept."""
+        family, gpu, versions, _ = self.setting
         is_refused, rule = family.size_rule(problem, self.device)
         if is_refused:
             return (rule,) * len(self.candidates)
@@ -60,7 +72,7 @@ class SupportRules:
         release = {library: Release(gpu, version) for library, version in versions}
         numbers = tuple(map(int, traits))
         # Solvers of one algorithm are refused together; then each by the problems that it ran.
-        signatures = [Signature(c.library, values, c.algorithm, numbers) for c in self.candidates]
+        signatures = [self._signature(each, numbers) for each in self.candidates]
         by_signature = {
             signature: self.support.refusal(family, signature, release[signature.library], problem)
             for signature in dict.fromkeys(signatures)
@@ -91,13 +103,16 @@ class SupportRules:
         ]
         # 3. The decisions (codes, candidates), expanded to the problems.
         table = np.array([[reason is None for reason in row] for row in reasons], dtype=bool)
-        return table.reshape(len(first), len(self.candidates))[code.ravel()]
+        allowed = table.reshape(len(first), len(self.candidates))[code.ravel()]
+        for i, candidate in enumerate(self.candidates if self.support.limits else ()):
+            allowed[:, i] &= ~self.support.limit_refusal(self.setting.gpu, self._signature(candidate), problems)[0]
+        return allowed
 
     def _of_any(self, sizes: np.ndarray) -> Reasons | None:
         """Return the reasons of the first valid problem among the sizes, or None if there is no valid problem."""
         for row in sizes.tolist():
             try:
-                return self.of(self.setting.problem(row))
+                return self._by_traits(self.setting.problem(row))
             except InputError:
                 continue
         return None

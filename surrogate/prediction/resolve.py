@@ -61,7 +61,8 @@ class Question(NamedTuple):
     """The setting of a query. None means every library, and each one's newest version.
 
     ``requested`` are candidates that the caller names. They join the others even if only other GPUs ran them, or if
-    they are configurations that a description does not list.
+    they are configurations that a description does not list. ``follows_forward``: whether an unmeasured gradient
+    follows its measured forward pass.
     """
 
     family: Family
@@ -71,6 +72,7 @@ class Question(NamedTuple):
     library_version: str | None = None
     requested: tuple[str, ...] = ()
     is_measured_version: bool = True
+    follows_forward: bool = True
 
 
 class SettingFacts(NamedTuple):
@@ -294,7 +296,7 @@ class Resolver:
 
     def _facts(self, question: Question) -> SettingFacts:
         """Return the facts that decide the sources of a question."""
-        family, gpu_name, values, library, _, requested, _ = question
+        family, gpu_name, values, library, _, requested, *_ = question
         family_model = self.family_model(question)
         board = device = self.device(gpu_name)
         if isinstance(family, OperatorFamily) and not self.bundle.has_measured(gpu_name):
@@ -347,14 +349,14 @@ class Resolver:
         values = tuple(
             usual if name == "direction" else value for name, value in zip(names, question.setting_values, strict=True)
         )
-        if values == question.setting_values:
+        if values == question.setting_values or not question.follows_forward:
             return None
         ranker = self._kept_ranker(question._replace(setting_values=values, requested=()))
         return ranker if ranker.source_name in (MODEL, SIMILAR_GPU) else None
 
     def _fastest(self, question: Question, device: Gpu) -> Ranker | None:
         """Return `SettingFacts.fastest` of a question, or None. Another release that was measured is another answer."""
-        family, _, values, _, version, _, is_measured_version = question
+        family, _, values, _, version, _, is_measured_version, _ = question
         family_model = self.bundle.fastest_model(family, device)
         if family_model is None or (version is not None and is_measured_version):
             return None

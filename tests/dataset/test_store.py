@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from surrogate.dataset.columns import SCHEMA_VERSION
-from surrogate.dataset.store import kernels_path, read_dataset, write_dataset
+from surrogate.dataset.store import as_dataset, kernels_path, read_dataset, write_dataset
 from surrogate.dataset.tables import METADATA_KEY, read_table
 from surrogate.features.errors import InputError
 from tests.tables import Table
@@ -84,6 +84,18 @@ def test_violations_are_counted_and_the_first_is_named(tmp_path: Path, table: Ta
     write_dataset(frame, tmp_path / "a.parquet")
     message = _refused(tmp_path / "a.parquet")
     assert "row 4: n is -1" in message and "1 more" in message
+
+
+def test_repeats_count_by_their_median_unless_another_column_differs(refused) -> None:
+    rows = [{"m": m, "n": 8, "k": 8, "time_us": us} for m in (1, 2, 4) for us in (3.0 * m, 1.0 * m, 2.0 * m)]
+    frame = pd.DataFrame(rows).assign(
+        gpu="v100", library="cublas", algorithm="nt", time_us_min=lambda table: table["time_us"]
+    )
+    data = as_dataset(frame)
+    assert data.frame["time_us"].tolist() == [2.0, 4.0, 8.0] and data.metadata["repeats"] == 6
+    assert data.frame["time_us_min"].tolist() == [1.0, 2.0, 4.0]
+    with refused("row 2: it repeats row 1, but differs in trans; ", "delete the column"):
+        as_dataset(frame.assign(trans=["N", "T", "N"] * 3))
 
 
 def test_writing_a_dataset_keeps_the_kernels_of_another(tmp_path: Path, table: Table) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogate.features.algorithms import ALGORITHMS, RULES, unsupported_reason
+from surrogate.features.algorithms import ALGORITHMS, RULES, missing_hardware, unsupported_reason
 from surrogate.features.conv import Conv
 from surrogate.features.gpu import gpu
 from surrogate.features.problem import SIZE_COLUMNS, ConvColumns
@@ -38,6 +38,22 @@ def test_fused_winograd_is_unsupported_from_hopper_on() -> None:
     assert unsupported_reason("WINOGRAD", conv, gpu_name="Tesla V100-SXM2-16GB") is None
     assert unsupported_reason("WINOGRAD", conv, gpu_name="h200") == "not on compute capability 9.0 or newer"
     assert unsupported_reason("WINOGRAD_NONFUSED", conv, gpu_name="h200") is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "runs", "refuses"),
+    [
+        (("sglang", "fa3"), "h100-sxm", ["mi300x", "t4", "b200", "rtx-4090"]),
+        (("trtllm", "torch_flow"), "a100-sxm4-80gb", ["mi300x", "t4", "b60"]),
+        (("sglang", "trtllm_mha"), "b200", ["mi300x", "h100-sxm", "rtx-5090"]),
+        (("vllm", "vllm_flash_attn_fa2"), "mi300x", ["t4", "v100-sxm2-16gb"]),
+    ],
+)
+def test_a_kernel_is_refused_on_gpus_that_its_documentation_excludes(
+    kernel: tuple[str, str], runs: str, refuses: list[str]
+) -> None:
+    assert missing_hardware(*kernel, runs) is None
+    assert all(missing_hardware(*kernel, name) for name in refuses)
 
 
 def test_unsupported_reason_names_the_rule(refused) -> None:

@@ -12,6 +12,7 @@ from surrogate.dataset.rows import Rows, rows_of
 from surrogate.dataset.splits import folds
 from surrogate.dataset.store import read_dataset
 from surrogate.features.families import CONV
+from surrogate.features.families.gemm import Gemm
 from surrogate.models import Support
 from tests.tables import Table, checked
 
@@ -56,6 +57,27 @@ def test_failures_and_workspace_limits_do_not_affect_support(table: Table) -> No
     with_failures.loc[1::7, "status"] = "workspace_too_large"
     rows = _rows(frame)
     np.testing.assert_array_equal(Support.fit(_rows(with_failures)).supported(rows), frame["status"] == "ok")
+
+
+def test_a_candidate_is_refused_beyond_sizes_where_all_attempts_failed() -> None:
+    rows = [
+        {"m": m, "n": n, "k": 64, "algorithm": name, "time_us": 5.0 + m if name == "gemm" or m <= 64 else None}
+        for m in (1, 8, 64, 256, 1024)
+        for n in (64, 128)
+        for name in ("gemm", "gemv")
+    ]
+    frame = normalise(pd.DataFrame(rows).assign(gpu="v100", library="cublas"), "test")
+    support = Support.fit(rows_of(frame))
+    family = rows_of(frame).family
+    assert Support.from_json(support.to_json(), family) == support
+    signature = next(iter(support.general))._replace(algorithm="gemv")
+    sizes = Gemm(m=np.array([1, 64, 65, 4096]), n=128, k=64)
+    refused, rule = support.limit_refusal("v100-sxm2-16gb", signature, sizes)
+    assert (
+        refused.tolist() == [False, False, True, True] and rule == "it ran with m up to 64; all attempts beyond failed"
+    )
+    for others in (("t4", signature), ("v100-sxm2-16gb", signature._replace(algorithm="gemm"))):
+        assert not np.any(support.limit_refusal(*others, sizes)[0])
 
 
 def test_support_of_no_rows_is_empty(table: Table) -> None:
