@@ -153,20 +153,20 @@ def described_key(description: Description) -> list[str]:
 
 
 def merge_repeats(
-    frame: pd.DataFrame, key: Sequence[str], known: Iterable[str], where: str
+    frame: pd.DataFrame, key: Sequence[str], ignored: Iterable[str], where: str
 ) -> tuple[pd.DataFrame, int]:
     """Return the rows of a checked table with repeats merged, and the number of removed rows.
 
     Repeats are rows with equal values of the ``key``; the merged row has the median of their times. Raises
     `InputError`, which begins with ``where``, if repeats differ in a column that looks like a size or a parameter and
-    is not ``known``.
+    is not ``ignored``.
     """
     key = list(key)
     repeated = frame[frame.duplicated(key, keep=False)]
     if repeated.empty:
         return frame, 0
     groups = repeated.groupby(key, sort=False, dropna=False)
-    sizes, parameters = guessed_columns(frame.drop(columns=[*key, *known], errors="ignore"))
+    sizes, parameters = guessed_columns(frame.drop(columns=[*key, *ignored], errors="ignore"))
     for name in (*sizes, *parameters):
         differs = groups[name].transform("nunique", dropna=False) > 1
         if differs.any():
@@ -178,8 +178,9 @@ def merge_repeats(
     ran = frame["time_us"].where(frame["status"] == "ok")
     median_us = ran.groupby([frame[name] for name in key], dropna=False).transform("median")
     merged = frame.assign(time_us=median_us, status=frame["status"].where(median_us.isna(), "ok"))
-    for name in {"time_us_min", "time_us_max"} & {*frame}:
-        merged[name] = frame.groupby(key, dropna=False)[name].transform(name[-3:])
+    for name, end in (("time_us_min", pd.Series.min), ("time_us_max", pd.Series.max)):
+        if name in frame:
+            merged[name] = frame.groupby(key, dropna=False)[name].transform(end)
     kept = merged[~frame.duplicated(key)].reset_index(drop=True)
     return kept, len(frame) - len(kept)
 

@@ -128,8 +128,8 @@ def check_table(
         found = find_violations(frame)
         violations = [each for each in found if each.rule != REPEATED]
         if len(violations) < len(found) and not violations:
-            known = [column.name for column in columns("dataset")]
-            frame, repeats = merge_repeats(frame, problems.key_columns(frame), known, str(path))
+            ignored = [column.name for column in columns("dataset")]
+            frame, repeats = merge_repeats(frame, problems.key_columns(frame), ignored, str(path))
             metadata = {**metadata, "repeats": repeats}
     else:
         family = FAMILIES.from_description(description)

@@ -397,7 +397,9 @@ class Resolver:
             factors = (exp(half_width) for half_width in datasheet.GRADIENT_HALF_WIDTHS[facts.setting.values[0]])
             yield NOTES["follows_forward"].format(device.name, *factors)
         elif facts.analytical is not None:
-            yield facts.analytical.note
+            covered = [each.name for each, modelled in zip(facts.choosable, facts.covered, strict=True) if modelled]
+            names = "" if facts.covers_whole_setting else f"{', '.join(covered)}: "
+            yield f"{names}{facts.analytical.note}"
         description = family.description if isinstance(family, DescribedFamily) else None
         if description is not None and device.vendor and "shared_bytes" not in description.formulas:
             yield NOTES["shared_memory_unchecked"]

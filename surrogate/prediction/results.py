@@ -81,6 +81,8 @@ class Ranked(NamedTuple):
     source: str
     probability_best: float
     solver: str = ""
+    in_domain: bool = True
+    """Whether the time is inside the training data."""
     parameters: Configuration | None = None
     """Parameters of the configuration, for a described kernel."""
 
@@ -99,6 +101,7 @@ class Ranked(NamedTuple):
             source=estimate.source,
             probability_best=probability_best,
             solver=candidate.solver,
+            in_domain=estimate.in_domain,
             parameters=configuration_of(problem, candidate.solver),
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from surrogate import bundled
 from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
 from surrogate.bundle.bundle import load as load_bundle
-from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError, UnknownGpuError
+from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError, UnknownGpuError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily
 from surrogate.features.gpu import ENVIRONMENT_VARIABLE, Gpu, canonical, gpu
@@ -114,10 +114,11 @@ def bundle_for(device: Gpu, library: str | None = None) -> Path:
         raise InputError(NOTES["no_engine_configuration"].format(device.name))
     place = f"{device.name} with {library}" if library else device.name
     libraries = sorted({name for b in shipped() if device.vendor in b.vendors for name in b.libraries} - {library})
+    hint = nearest(library or "", libraries)
     listed = libraries if library and libraries else sorted({name for b in with_family for name in b.gpus})
     raise InputError(
         f"no bundle for {place} ships with the package; "
-        + (f"shipped: {', '.join(listed)}; " if listed else "this installation ships no bundle; ")
+        + (f"shipped: {', '.join(listed)}{hint}; " if listed else "this installation ships no bundle; ")
         + "train one with `seer train DATA -o BUNDLE` and give its path"
     )
 

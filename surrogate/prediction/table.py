@@ -317,15 +317,15 @@ def _reasons(
 ) -> np.ndarray:
     """Return `Prediction.reason` of the ``best`` answers, "" for None, (rows,), of problems with these ``sizes``."""
     reasons = np.full(len(best), "", dtype=object)
-    known: dict[tuple[int, int], str | None] = {}
+    by_key: dict[tuple[int, int], str | None] = {}
     for row in np.flatnonzero(~answers.in_domain[best] | ~supported).tolist():
         key = int(problems[best[row]]), int(answers.candidate[best[row]])
-        if key not in known:
+        if key not in by_key:
             problem = ranker.setting.problem(sizes[key[0]].tolist())
             refusal = None if supported[row] else ranker.rules.of(problem)[key[1]]
             at_floor = bool(answers.source[best[row]] == FLOOR)
-            known[key] = refusal or ranker.outside_reason(problem, key[1], at_floor)
-        reasons[row] = known[key] or ""
+            by_key[key] = refusal or ranker.outside_reason(problem, key[1], at_floor)
+        reasons[row] = by_key[key] or ""
     return reasons
 
 
