@@ -87,7 +87,8 @@ def command(bundle: str, problems: Path, output: Path, **options: Any) -> None:
     else:
         text = export(picks, form)
     write_text(output, text)
-    shared.print_written(output, _summary(output, picks, len(left_out) + len(picks.left_out), size))
+    repeated = len(kept) - len(picks.feasible) - len(picks.left_out)
+    shared.print_written(output, _summary(output, picks, len(left_out) + len(picks.left_out), repeated, size))
     sys.exit(1 if left_out or picks.left_out else 0)
 
 
@@ -104,11 +105,12 @@ def _grouped(reasons: Mapping[str, str]) -> Iterator[str]:
         yield f"{', '.join(problems[:MAX_LISTED])}{further}: {reasons[problems[0]]}"
 
 
-def _summary(output: Path, picks: "Picks", left_out: int, size: str) -> str:
+def _summary(output: Path, picks: "Picks", left_out: int, repeated: int, size: str) -> str:
     """Return the line about the written file."""
     count = len(picks.feasible)
-    left = f"; {left_out} left out" if left_out else ""
-    return f"{output}: picks of {count} problem{'s' * (count != 1)}{left}{f'; {size}' if size else ''}"
+    parts = [f"picks of {count} problem{'s' * (count != 1)}", *[f"{left_out} left out"] * bool(left_out)]
+    parts += [f"{repeated} repeated"] * bool(repeated) + [size] * bool(size)
+    return f"{output}: {'; '.join(parts)}"
 
 
 def _predictor(bundle: str, options: Options) -> "Predictor":

@@ -36,9 +36,8 @@ def test_an_exported_function_reports_its_size_and_slowdown(seer, trained, probl
     """The summary gives the number of leaves and the predicted slowdown."""
     words = ["export", trained, "--problems", problems, "--gpu", "t4", "-o", tmp_path / "select.py"]
     result = seer(*words, "--as", "python", "--leaves", "3").succeeded()
-    assert re.search(
-        r"picks of 32 problems; leaves: [123], predicted slowdown on the listed problems: 1\.\d+", result.out
-    )
+    slowdown = r"leaves: [123], predicted slowdown on the listed problems: 1\.\d+"
+    assert re.search(rf"picks of 32 problems; 96 repeated; {slowdown}", result.out)
     text = (tmp_path / "select.py").read_text()
     assert "Bundle: bundle, model linear-terms" in text and "import" not in text
 
