@@ -22,6 +22,7 @@ from surrogate.network.memory import Allocator
 from surrogate.network.network import TEXTS, ReadOptions, refuse
 from surrogate.network.optimizers import OPTIMIZER, OPTIMIZERS
 from surrogate.network.torch_gpu import dispatched_as_on_gpu
+from surrogate.network.torch_values import KnownValues
 from surrogate.network.training import RECOMPUTED
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def record_calls(module: "Module", inputs: Arguments, options: ReadOptions) -> "
     recording.hold(inputs)
     if not options.training:
         module.requires_grad_(False)  # torch.matmul computes other products if an operand needs a gradient
-    with _recording_hooks(recording, trained), torch.set_grad_enabled(options.training):
+    values = recording.routing.values.read_by_modules()
+    with _recording_hooks(recording, trained), torch.set_grad_enabled(options.training), values:
         with dispatched_as_on_gpu(options.amp):
             result = module(*inputs.by_place, **inputs.by_name)
         if options.training:
@@ -267,6 +269,7 @@ class Routing:
         from torch.utils.weak import WeakIdKeyDictionary
 
         self.is_used = False
+        self.values = KnownValues()
         self._balances = WeakIdKeyDictionary()  # storage → balance
         self._is_at_least = True  # the latest comparison asked for values from a bound on
 
@@ -286,6 +289,8 @@ class Routing:
         if op == "index" and (masks := [self.balance(each) for each in args[1]]) and any(masks):
             args = [args[0], self._indices(args[1])]
         balance = self.balance(args[0]) if answer and args else None
+        if op == "_local_scalar_dense" and (value := self.values.item(args[0])) is not None:
+            return value
         if answer and balance:
             self.is_used = True
             result: Any = answer(args[0], balance)
@@ -296,6 +301,7 @@ class Routing:
             result = self._is_at_least  # a check of torch's own: values are not below a bound
         else:
             result = func(*args, **kwargs)
+            self.values.note(func, args, kwargs, result)
         self._is_at_least = op == "ge" if op in ("ge", "lt") else self._is_at_least
         if (derived := self._derived(op, args, result)) is not None:
             results = result if isinstance(result, tuple | list) else (result,)

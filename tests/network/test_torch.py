@@ -486,3 +486,35 @@ def test_types_and_tensors_that_are_not_timed_are_refused(refused) -> None:
     with refused("nested tensors are not timed"):
         rows = [torch.zeros(3, 4), torch.zeros(2, 4)]
         module_network(Function("sin"), torch.nested.nested_tensor(rows, layout=torch.jagged))
+
+
+class Branch(torch.nn.Linear):
+    """A product if the module's own positions are one sequence; ``changed`` positions depend on the input."""
+
+    changed = False
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(8)
+        if self.changed:
+            positions[0] = values[0, 0].long()
+        return super().forward(values) if (torch.diff(positions) == 1).all() else values
+
+
+def test_modules_branch_on_values_that_they_compute_from_constants(refused) -> None:
+    module = Branch(8, 8)
+    assert [layer.operator for layer in module_network(module, torch.zeros(4, 8)).layers][-1] == "addmm"
+    module.changed = True
+    with refused("needs the values of a tensor"):
+        module_network(module, torch.zeros(4, 8))
+
+
+def test_models_of_transformers_have_causal_attention_without_a_mask() -> None:
+    """Its masks are empty on a GPU; without values, a mask would have been built for every layer."""
+    models = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = models.LlamaForCausalLM(models.LlamaConfig(**sizes, vocab_size=100, use_cache=False))
+    tokens = torch.zeros(2, 64, dtype=torch.long)
+    network = module_network(model, {"input_ids": tokens, "labels": tokens}, ReadOptions(training=True, amp="bf16"))
+    attention = [layer.problem for layer in network.layers if layer.operator.endswith("flash_attention")]
+    # Per layer 2 products of 2 samples · 2 heads · 64 · 65 / 2 causal pairs · 32 columns.
+    assert [each.multiply_adds for each in attention] == [2 * 2 * 2 * (64 * 65 // 2) * 32] * 2 and network.is_long
