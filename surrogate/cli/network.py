@@ -139,7 +139,7 @@ def _dims(context: click.Context, parameter: click.Parameter, texts: tuple[str, 
 @option("--dtype", HELP["network"]["dtype"], shared.SettingChoice("dtype", CHOICES["dtype"]), metavar="TYPE")
 @option("--amp", HELP["network"]["amp"], shared.SettingChoice("dtype", ("fp16", "bf16")))
 @option("--math", "Math type of convolutions  [default: by element type]", CHOICES["math"])
-@option("--layout", "Layout of convolutions  [default: NCHW]", CHOICES["layout"])
+@option("--layout", "Layout of convolutions and batch norms  [default: NCHW]", CHOICES["layout"])
 @option("--runtime", HELP["network"]["runtime"], ("eager", "compiled", "graphs"))
 @option("--host", "Speed of the host that launches kernels  [default: usual]", ("usual", "fast", "slow"))
 @section("Limits")

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field, fields, replace
 from math import nan
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from surrogate.features import LAYOUTS, MATHS, InputError, check_choice, read_toml
+from surrogate.features import BANDWIDTH_FIELDS, BATCH_FIELDS, LAYOUTS, MATHS, InputError, check_choice, read_toml
 from surrogate.features.families import NetworkProblem
+from surrogate.features.families.operator import Image
+from surrogate.features.families.rowwise import CHANNELS_LAST
 
 if TYPE_CHECKING:
     from surrogate.features.conv import Conv
 
 TEXTS = read_toml(__file__)
 """Texts and tables of networks."""
+BATCH_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share in BATCH_FIELDS}
+"""Kinds of norms by the statistics of a batch, whose kernels depend on the layout of images."""
 PART_3D = "3d"
 """Last part of the name of an operator over three axes, which is timed as an operator over two."""
 TIME_FACTORS_3D = {"": 1.4, "bwd_data": 2.0}
@@ -331,13 +335,24 @@ class NetworkBuilder:
 
 
 def with_settings(network: Network, math: str | None, layout: str | None) -> Network:
-    """Return the network with another math type or layout for every problem with a choice of algorithms."""
-    chosen = {name: value for name, value in (("math", math), ("layout", layout)) if value}
-    if not chosen:
-        return network
-    for name, value in chosen.items():
-        check_choice(name, value, {"math": MATHS, "layout": LAYOUTS}[name])
-    changed = {each.problem: replace(each.problem, **chosen) for each in network.layers if each.problem.HAS_ALGORITHMS}
-    layers = (replace(each, problem=changed.get(each.problem, each.problem)) for each in network.layers)
-    kept = (replace(each, keeps_math=True) if math and each.problem.HAS_ALGORITHMS else each for each in layers)
-    return replace(network, layers=tuple(kept))
+    """Return the network with another math type for its convolutions, or another layout for them and batch norms."""
+    for name, value, values in (("math", math, MATHS), ("layout", layout, LAYOUTS)):
+        if value:
+            check_choice(name, value, values)
+    layers = network.layers
+    if math:
+        fixed = [replace(each.problem, math=math) if each.problem.HAS_ALGORITHMS else None for each in layers]
+        pairs = zip(layers, fixed, strict=True)
+        layers = tuple(replace(each, problem=problem, keeps_math=True) if problem else each for each, problem in pairs)
+    if layout:
+        layers = tuple(replace(each, problem=in_layout(each.problem, layout)) for each in layers)
+    return replace(network, layers=layers)
+
+
+def in_layout(problem: NetworkProblem, layout: str) -> NetworkProblem:
+    """Return a convolution or a batch norm of images in one of `LAYOUTS`, and any other problem as it is."""
+    if problem.HAS_ALGORITHMS:
+        return replace(problem, layout=layout)
+    if not isinstance(problem, Image) or problem.kind not in BATCH_KINDS or min(problem.c, problem.h * problem.w) == 1:
+        return problem
+    return replace(problem, variant=CHANNELS_LAST if layout == CHANNELS_LAST else "")

@@ -21,18 +21,26 @@ from math import exp
 from typing import NamedTuple
 
 from surrogate import bundled
-from surrogate.features import BANDWIDTH_FIELDS, BATCH_FIELDS, DTYPES, ELEMENTS, HALF, check_choice
+from surrogate.features import BANDWIDTH_FIELDS, DTYPES, ELEMENTS, HALF, check_choice
 from surrogate.features.families import NetworkProblem, Operator
 from surrogate.features.families.operator import CAST, REDUCE, Image, Streamed
 from surrogate.models.json_types import from_json_types
 from surrogate.network.aten_call import DISPATCH
-from surrogate.network.network import TEXTS, HostTime, Layer, Network, ReadOptions, with_settings
+from surrogate.network.network import (
+    BATCH_KINDS,
+    TEXTS,
+    HostTime,
+    Layer,
+    Network,
+    ReadOptions,
+    in_layout,
+    with_settings,
+)
 from surrogate.network.optimizers import OPTIMIZER
 from surrogate.network.parallel import cluster_of, with_cluster
 from surrogate.network.training import repeats, with_accumulation, with_training
 
 WINDOW_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share == "pool_bandwidth"}
-BATCH_KINDS = {kind for kind, share in BANDWIDTH_FIELDS.items() if share in BATCH_FIELDS}
 FUSED_KINDS = set(BANDWIDTH_FIELDS) - WINDOW_KINDS - BATCH_KINDS - {"layout_transform", "concat"}
 MAX_ROW_ON_CHIP = 32_768
 """Elements of a row that a block keeps on chip while it reduces and normalises them: 128 KiB in fp32."""
@@ -101,8 +109,8 @@ def fuse_layers(network: Network) -> Network:
             chain = None if reduces else chain
             continue
         chain = None
-        if not isinstance(problem, Operator):
-            layer = replace(layer, problem=replace(problem, layout="NHWC")) if problem.dtype in HALF else layer
+        if not isinstance(problem, Operator) or problem.kind in BATCH_KINDS:
+            layer = replace(layer, problem=in_layout(problem, "NHWC")) if problem.dtype in HALF else layer
         elif problem.kind in WINDOW_KINDS:
             # The compiler generates its own pooling kernel, so only its traffic counts, not the library.
             moved = problem.dram_bytes // problem.itemsize

@@ -8,6 +8,7 @@ import pytest
 from surrogate.features.conv import Conv
 from surrogate.network.exported import read_exported
 from surrogate.network.network import Network, ReadOptions
+from surrogate.network.runtime import with_options
 from surrogate.network.torch_module import module_network
 
 torch = pytest.importorskip("torch")
@@ -40,6 +41,17 @@ def test_one_memory_format_needs_no_transpose_of_convolutions() -> None:
     last = read(module_last=True, input_last=True)
     assert layouts(last)[0] == "NHWC"
     assert transposes(last) == ["native_group_norm.nchw"]
+
+
+def test_an_option_has_the_layers_of_a_module_in_its_layout() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16))
+    values = torch.zeros(2, 8, 20, 20)
+    options = ReadOptions(training=True, layout="NHWC")
+    last = module_network(module.to(memory_format=LAST), values.to(memory_format=LAST), options)
+    network = with_options(module_network(module.to(memory_format=torch.contiguous_format), values, options), options)
+    norms = [layer.problem for layer in network.layers if "batch_norm" in layer.operator]
+    assert norms == [layer.problem for layer in last.layers if "batch_norm" in layer.operator] and len(norms) == 2
+    assert {norm.variant for norm in norms} == {"NHWC"} and set(layouts(network)) == {"NHWC"}
 
 
 def test_mixed_memory_formats_add_transposes() -> None:
