@@ -62,11 +62,15 @@ class TrainingStep(Step):
         Rank of the adapters that are trained instead of the weights; 0: all weights are trained.
     frozen
         Element type of the layers' frozen weights, if they are unpacked before their products; else "".
+    residual
+        Element type of the kept residual stream: fp32 under autocast, which sums products onto an fp32 embedding.
+        FSDP casts the embedding's weights, too. Its sums and norms are timed in the compute type.
     """
 
     master: str
     rank: int = 0
     frozen: str = ""
+    residual: str
 
     def blocks(self) -> list[list[Layer]]:
         """Return the layers of the forward pass: the embedding, each decoder layer, and the head with the loss."""
@@ -242,6 +246,7 @@ class TrainingStep(Step):
             return 0 if is_kept else problem.batch * problem.m * problem.k * itemsize
         if isinstance(problem, Streamed) and name == "query_norm":
             return problem.reads * itemsize
+        itemsize = DTYPES[self.residual] if name == "norm" else itemsize
         tensors = {"norm": 1, "activation": 1, "gate": 2}.get(name, 0) if isinstance(problem, Image) else 0
         return tensors * getattr(problem, "elements", 0) * itemsize
 
@@ -260,7 +265,7 @@ class TrainingStep(Step):
         ``blocks`` are `blocks`. At the beginning it has the kept tensors of all blocks, and the logits with their
         gradients. At the end it has those of the first blocks.
         """
-        hidden_bytes, itemsize = self.tokens * self.decoder.hidden * DTYPES[self.dtype], DTYPES[self.dtype]
+        hidden_bytes, itemsize = self.tokens * self.decoder.hidden * DTYPES[self.residual], DTYPES[self.dtype]
         saved = [sum(map(self.saved_bytes, block)) for block in blocks]
         inner = saved[1:-1]
         kept = len(inner) * hidden_bytes + max(inner) if checkpointing else sum(inner)
@@ -371,6 +376,7 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
         "trained_dtype": dtype not in TRAINED_DTYPES,
     }
     refuse(refusals, source=path, dtype=options.dtype if is_frozen else dtype)
+    is_autocast = options.amp and options.fsdp == 1 and not rank
     return TrainingStep(
         decoder=decoder,
         groups=[Requests(batch, sequence, sequence)],
@@ -379,6 +385,7 @@ def _training_step(path: Path, decoder: Decoder, options: ReadOptions) -> Traini
         master="fp32" if options.amp else dtype,
         rank=rank,
         frozen=options.dtype if options.dtype and is_frozen else "",
+        residual="fp32" if is_autocast else dtype,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
 from surrogate import bundled
 from surrogate.features import HALF, InputError, missing_units, peak_tflops
+from surrogate.features.analytical import AUTOCAST_FIELDS
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.families.transfer import Collective, Transfer
 from surrogate.features.gpu import Gpu
@@ -55,6 +56,8 @@ was not measured. The assumption is that, in a step, the board's power lowers th
 """
 STEP_FACTOR = 1.19
 """The same for all other architectures: the geometric mean."""
+MIN_NORM_SHARE = 0.1
+"""Share of a step's kernels from which gradients of layer norms have a note."""
 MAX_BATCH = 2**24
 """Upper end of the search for the largest batch."""
 COLLECTIVES = "nccl"
@@ -274,20 +277,24 @@ class Predictors:
             exchange=exchange(network, kernels_us, self.default_math_answers) if network.cluster.gpus > 1 else None,
             peak=self._peak(network, runs),
         )
-        result = replace(result, notes=(*result.notes, *_evidence_notes(network, result.peak, self.gpu)))
+        result = replace(result, notes=(*result.notes, *_evidence_notes(network, result, self.gpu)))
         is_above_peak = (result.mfu or 0.0) * result.total_us > result.lower_us
         notes = filter(None, [above_peak_note(self.gpu) if is_above_peak else ""])
         result = replace(result, notes=(*result.notes, *notes))
-        return result if result.fits is not False else self._within_memory(network, result, limits)
+        has_room = (result.memory_bytes or 0) <= MAX_SHARE * result.gpu_memory_bytes
+        return result if has_room else self._within_memory(network, result, limits)
 
     def _within_memory(self, network: Network, result: NetworkTime, limits: AlgorithmLimits) -> NetworkTime:
-        """Return the time with workspaces that fit the memory next to the tensors; ``result`` if it cannot fit.
+        """Return the time with workspaces that fit `MAX_SHARE` of the memory, or else all of it, next to the tensors.
 
-        Source: PyTorch, ``Conv_v8.cpp``: a plan whose workspace cannot be allocated is skipped.
+        ``result`` is returned if it cannot fit. Source: PyTorch, ``Conv_v8.cpp``: a plan whose workspace cannot be
+        allocated is skipped.
         """
         workspace_bytes = result.memory["workspace"]
-        left = result.gpu_memory_bytes - sum(result.memory.values()) + workspace_bytes
-        if left < 0 or not workspace_bytes:
+        tensor_bytes = sum(result.memory.values()) - workspace_bytes
+        room = [int(share * result.gpu_memory_bytes) - tensor_bytes for share in (MAX_SHARE, 1)]
+        left = next((each for each in room if each >= 0), -1)
+        if not 0 <= left < workspace_bytes:
             return result
         limited = self.time(network, **{**limits, "workspace_limit": left})
         if not limited.fits or len(limited.layers) < len(result.layers):
@@ -318,11 +325,16 @@ class Predictors:
         return tuple(replace(layer, common_share=min(layer.common_share, share)) for layer, share in pairs)
 
     def _peak(self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem]) -> Peak | None:
-        """Return the dense peak of the arithmetic that most multiply-adds have; None if the GPU has none."""
+        """Return the dense peak of the arithmetic that most multiply-adds have; None if the GPU has none.
+
+        AMD's libraries use faster matrix units for every type: MIOpen's convolutions state no math type.
+        """
         work: Counter[tuple[str, bool]] = Counter()
+        is_amd = self.gpu.vendor == "amd"
         for layer in network.layers:
             run = runs[layer.problem]
-            work[run.dtype, bool(run.uses_tensor_cores)] += run.multiply_adds
+            is_faster = is_amd and peak_tflops(self.gpu, run.dtype, True) > peak_tflops(self.gpu, run.dtype)
+            work[run.dtype, bool(run.uses_tensor_cores) or is_faster] += run.multiply_adds
         (dtype, uses_tensor_cores), _ = max(work.items(), key=itemgetter(1), default=(("", False), 0))
         tflops = peak_tflops(self.gpu, dtype, uses_tensor_cores) if dtype else 0.0
         name = "TF32" if uses_tensor_cores and dtype == "fp32" and self.gpu.tf32_tflops else dtype
@@ -339,12 +351,17 @@ class Predictors:
         if network.gap_us:
             gaps_ms = network.gap_us * len(network.layers) / 1e3
             yield TEXTS["notes"]["gaps"].format(gaps=gaps_ms, gap=network.gap_us, kernels=len(network.layers))
-        has_attention = any(layer.problem.recomputed_multiply_adds for layer in network.layers)
+        # Attention is one kernel that its gradient repeats, or batched products.
+        problems = [layer.problem for layer in network.layers if isinstance(layer.problem, Operator)]
+        batched = [each for each in problems if each.MULTIPLIES and getattr(each, "batch", 1) > 1]
+        has_attention = bool(batched) or any(each.recomputed_multiply_adds for each in problems)
+        evidence = "the mean of A100 and H100, not evaluated"
+        if self.gpu.architecture in STEP_FACTORS:
+            evidence = "fitted to MPT on this architecture"
         if network.training and has_attention and not network.is_long:
-            yield TEXTS["notes"]["no_factor"].format(factor=STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR))
+            general = STEP_FACTORS.get(self.gpu.architecture, STEP_FACTOR)
+            yield TEXTS["notes"]["no_factor"].format(factor=general, evidence=evidence)
         if factor > 1:
-            is_measured = self.gpu.architecture in STEP_FACTORS
-            evidence = "fitted to MPT on this architecture" if is_measured else "the mean of A100 and H100"
             yield TEXTS["notes"]["step_factor"].format(factor=factor, evidence=evidence)
 
     def _notes(self, selections: Selections, answers: ProblemTimes) -> Iterator[str]:
@@ -481,11 +498,15 @@ def _layer_time(network: Network, layer: Layer, time: LayerTime, min_us: float) 
     return replace(time, name=layer.name, operator=layer.operator, **sums)
 
 
-def _evidence_notes(network: Network, peak: Peak | None, device: Gpu) -> Iterator[str]:
-    """Yield a note on the error of measured training steps like this one."""
+def _evidence_notes(network: Network, time: NetworkTime, device: Gpu) -> Iterator[str]:
+    """Yield notes on unmeasured gradients of norms, and on the error of measured training steps like this one."""
+    unmeasured = [layer for layer in time.layers if layer.source in SOURCES_WITHOUT_GPU_DATA]
+    gradients_us = sum(layer.time_us for layer in unmeasured if layer.problem.partition(":")[0] in AUTOCAST_FIELDS)
+    if gradients_us > MIN_NORM_SHARE * time.kernels_us:
+        yield TEXTS["notes"]["norm_gradients"].format(share=gradients_us / time.kernels_us)
     if not network.training or network.is_long:
         return
-    error = TEXTS["step_errors"].get(device.architecture, {}).get(peak.name if peak else "")
+    error = TEXTS["step_errors"].get(device.architecture, {}).get(time.peak.name if time.peak else "")
     weights = {layer.problem.dtype for layer in network.layers if is_update(layer)}
     is_like = error and network.convs and weights == {"fp32"}
     yield TEXTS["notes"]["measured_steps"].format(error=error) if is_like else TEXTS["notes"]["no_measured_steps"]
@@ -554,11 +575,11 @@ def fastest_framework(network: Network, gpu: str) -> str:
 
 
 def largest_batch(read: Callable[[int], Network], predictors: Predictors, **limits: Unpack[AlgorithmLimits]) -> int:
-    """Return the largest batch that fits `MAX_SHARE` of the GPU's memory; ``read`` returns the network at a batch.
+    """Return the largest batch that fits `MAX_SHARE` of the available memory; ``read`` returns the network at a batch.
 
     Raises `InputError` if not even one sample fits, or if the network's memory does not grow with the batch.
     """
-    predictors = replace(predictors, utilization=min(predictors.utilization, MAX_SHARE))
+    predictors = replace(predictors, utilization=MAX_SHARE * predictors.utilization)
     fits = 0  # the largest batch that fits
     fails = MAX_BATCH  # the smallest batch that does not fit
     while fails - fits > 1:

@@ -166,7 +166,8 @@ def _check_source(source: str, path: Path) -> None:
     if path.suffix.lower() in (*MODEL_SUFFIXES, *TABLE_SUFFIXES) or _is_module(source):
         return
     is_missing = not path.is_file()
-    networks = f"{', '.join(NETWORKS)}{_suggestion(path)}" if is_missing else ""
+    suggestion = _suggestion(path) if is_missing else ""
+    networks = f"a shipped network{suggestion}" if suggestion else f"one of {', '.join(NETWORKS)}"
     problem = "a folder" if path.is_dir() else not_found(source)
     is_binary = NO_TEXT.search(first_bytes(path, 4096))
     refuse({"binary": is_binary, "no_source": is_missing}, source=source, problem=problem, networks=networks)

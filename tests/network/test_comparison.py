@@ -66,15 +66,18 @@ def test_utilisation_is_the_work_without_recomputation_over_the_dense_peak() -> 
 
 
 @pytest.mark.parametrize(
-    ("gpu", "dtype", "peak"),
+    ("gpu", "source", "dtype", "peak"),
     [
         # SMs · 256 multiply-adds of 16 bits with fp32 sums · 2 · MHz, and SMs · 64 fp32 lanes · 2 · MHz.
-        ("rtx-4090", "bf16", Peak("bf16 tensor cores", 128 * 256 * 2 * 2520 / 1e6)),
-        ("a100-sxm4-80gb", "fp32", Peak("fp32", 108 * 64 * 2 * 1410 / 1e6)),
+        ("rtx-4090", MODEL, "bf16", Peak("bf16 tensor cores", 128 * 256 * 2 * 2520 / 1e6)),
+        ("a100-sxm4-80gb", MODEL, "fp32", Peak("fp32", 108 * 64 * 2 * 1410 / 1e6)),
+        # CUs · 1,024 multiply-adds of AMD's matrix units · 2 · MHz: for convolutions, too.
+        ("mi300x", "resnet50", "fp16", Peak("fp16 tensor cores", 304 * 1024 * 2 * 2100 / 1e6)),
     ],
 )
-def test_the_peak_is_that_of_the_arithmetic_that_runs(gpu: str, dtype: str, peak: Peak) -> None:
-    time = load_predictors(gpu).time(read_network(MODEL, training=True, sequence=1024, dtype=dtype))
+def test_the_peak_is_that_of_the_arithmetic_that_runs(gpu: str, source: str, dtype: str, peak: Peak) -> None:
+    sequence = 1024 if source == MODEL else None
+    time = load_predictors(gpu).time(read_network(source, training=True, sequence=sequence, dtype=dtype))
     assert time.peak and time.peak.name == peak.name and time.peak.tflops == pytest.approx(peak.tflops, rel=1e-3)
 
 

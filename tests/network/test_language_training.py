@@ -88,13 +88,16 @@ def test_memory_is_weights_gradients_states_and_kept_activations(
     parameters = network.parameters or 0
     assert (network.weights_bytes, network.state_bytes) == (weight * parameters, state * parameters)
     # A layer keeps 16 values of 16 bits per value of its input (Korthikanti et al. without dropout), and each head a
-    # sum per position; norms' inputs, the queries, keys and values, and the inputs of products are among them.
-    layer_bytes = TOKENS * (32 * HIDDEN + 4 * 12)
+    # sum per position; norms' inputs, the queries, keys and values, and the inputs of products are among them. Under
+    # autocast the inputs of two norms and of the last one are fp32.
+    residual = weight - 2
+    layer_bytes = TOKENS * (32 * HIDDEN + 2 * residual * HIDDEN + 4 * 12)
     logits = 2 * 2 * TOKENS * 50368
-    begin = 12 * layer_bytes + TOKENS * (2 * 2 * HIDDEN + 16) + logits + (weight == 4) * 2 * parameters
+    last = TOKENS * ((2 * 2 + residual) * HIDDEN + 16)
+    begin = 12 * layer_bytes + last + logits + (weight == 4) * 2 * parameters
     assert network.activation_bytes == begin and network.gradient_bytes == 0
     checkpointed = train(**options, checkpointing=True)
-    begin += 12 * TOKENS * 2 * HIDDEN - 11 * layer_bytes
+    begin += 12 * TOKENS * weight * HIDDEN - 11 * layer_bytes
     end = layer_bytes + TOKENS * (2 * 2 * 4 * HIDDEN + 16) + (weight == 4) * 2 * parameters + weight * parameters
     assert checkpointed.activation_bytes == max(begin, end)
 

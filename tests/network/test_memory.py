@@ -30,7 +30,10 @@ def _of_batch(batch: int) -> Network:
 
 
 def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[..., Predictors]) -> None:
-    """Without context and libraries, 14.67 of a T4's 16 GiB are usable, which holds 26 samples, and 97 % of it 25."""
+    """Without context and libraries, 14.67 of a T4's 16 GiB are usable, which holds 26 samples.
+
+    97 % of it holds 25, and 97 % of half 11.
+    """
     predictors_t4 = predictors()
     times = {batch: predictors_t4.time(_of_batch(batch)) for batch in (1, 26, 27, 64)}
     assert [time.fits for time in times.values()] == [True, True, False, False]
@@ -40,7 +43,7 @@ def test_a_batch_that_does_not_fit_is_not_best(refused, predictors: Callable[...
     context, library = 200 * 2**20 + 40 * 1024 * 1024, 2**23 + 2**17
     assert times[26].memory_bytes == GIB * 14 + context + library
     assert times[26].gpu_memory_bytes == pytest.approx(15 * GIB * 0.9926 - 220 * 2**20)
-    assert largest_batch(_of_batch, replace(predictors_t4, utilization=0.5)) == 12
+    assert largest_batch(_of_batch, replace(predictors_t4, utilization=0.5)) == 11
     with refused("not even one sample"):
         largest_batch(lambda batch: replace(_of_batch(batch), state_bytes=16 * GIB), predictors_t4)
 
