@@ -34,7 +34,7 @@ class FakeAlgorithms:
     min_workspace: int = 0
     bundle = SimpleNamespace(family_models={})
 
-    def select_many(
+    def network_selections(
         self, problems: Sequence[Conv], *, workspace_limit: int | None = None, deterministic: bool = False
     ) -> list[Selection]:
         """Return one selection per problem."""

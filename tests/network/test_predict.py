@@ -73,9 +73,9 @@ def test_convolutions_use_the_default_math_type_of_pytorch(
 ) -> None:
     """If the GPU has TF32, fp32 runs in TF32 unless the source gives a math type."""
     fakes, queries = predictors(name), []
-    select = fakes.algorithm_predictor.select_many
+    select = fakes.algorithm_predictor.network_selections
     asks = lambda problems, **limits: queries.extend(problems) or select(problems, **limits)  # noqa: E731
-    monkeypatch.setattr(fakes.algorithm_predictor, "select_many", asks)
+    monkeypatch.setattr(fakes.algorithm_predictor, "network_selections", asks)
     fakes.time(NETWORK)
     assert queries == [replace(conv, math=math) for conv in (A, B)]
     queries.clear()
