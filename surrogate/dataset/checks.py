@@ -275,10 +275,15 @@ def _formula_inputs(frame: pd.DataFrame, family: DescribedFamily) -> dict[str, n
 def described_warnings(ok: pd.DataFrame, family: DescribedFamily, devices: Mapping[str, Gpu]) -> list[str]:
     """Return warnings for a described kernel's ok rows.
 
-    There is a warning for each unknown GPU, for each GPU with times in a wrong unit or below the roofline, and for each
-    condition that excludes rows that ran.
+    There is a warning for unused columns, for each unknown GPU, for each GPU with times in a wrong unit or below the
+    roofline, and for each condition that excludes rows that ran.
     """
     warnings = []
+    names = (*family.size_names, *family.setting_names, *family.parameter_names)
+    sizes, parameters = guessed_columns(ok.drop(columns=list(names), errors="ignore"))
+    if unused := [name for name in (*sizes, *parameters) if ok[name].nunique() > 1]:
+        remedy = "if times depend on them, name them as --settings, --sizes or --parameters"
+        warnings.append(f"columns that are not used: {', '.join(unused)}; {remedy}")
     for (name, *settings), positions in row_groups(ok, ("gpu", *family.setting_names)):
         part = ok.iloc[positions]
         try:

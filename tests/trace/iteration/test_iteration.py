@@ -35,7 +35,7 @@ class FixedConvs:
     none: bool = False
     time_us: float = 77.0
 
-    def select_many(self, problems: Any, **_: Any) -> Any:
+    def network_selections(self, problems: Any, **_: Any) -> Any:
         assert all(isinstance(conv, Conv) for conv in problems)
         interval = {"lower_us": 0.0, "upper_us": 1e9, "half_width": 0.1, "candidate": SimpleNamespace(mechanism="")}
         times = [SimpleNamespace(time_us=self.time_us * conv.n / 8, source="model", **interval) for conv in problems]
