@@ -384,6 +384,9 @@ class _Search:
             notes[TEXTS["notes"]["delays"].format(waits=", ".join(waits))] = None
         if order := order_note(rows, self.targets):
             notes[order] = None
+        requests = self.decoder.experts / max(self.decoder.topk, 1)
+        if any(requests / 2 < row.running < 2 * requests for row in rows):
+            notes[TEXTS["notes"]["expert_draws"].format(requests=requests)] = None
         if self.load.cached_share:
             notes[TEXTS["notes"]["cached"].format(new=self.load.new, input=self.load.input)] = None
         all_notes = (*notes, TEXTS["notes"]["no_gaps"], *remarks)
