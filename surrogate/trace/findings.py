@@ -190,13 +190,13 @@ class FinderInput:
 
     @cached_property
     def has_own_cause(self) -> Mask:
-        """The pieces in which the host waits for data, files, memory or a call of the operating system.
+        """The pieces in which the host waits for data, memory or a call of the operating system.
 
-        A DataLoader without workers does not wait: the host makes the data itself.
+        The host reads and writes files itself, and makes the data itself in a DataLoader without workers.
         """
         is_memory = linked(self.trace.calls.kind, self.pieces["call"].to_numpy()) == events.MEMORY_CALL
         is_own_work = self.pieces["name"].str.contains(_NO_WORKERS, regex=False).to_numpy(bool)
-        return is_memory | (self.in_loader & ~is_own_work) | self.on_files | self.has_cause(idle.SYSTEM)
+        return is_memory | (self.in_loader & ~is_own_work) | (self.has_cause(idle.SYSTEM) & ~self.on_files)
 
     def idle_us(self, pieces: Mask) -> float:
         """Return the idle time of the pieces per iteration in µs."""
@@ -220,7 +220,7 @@ class FinderInput:
     def closed_by(self, changed: Graph) -> Mask:
         """Return the pieces of gaps that the same tasks in a changed graph shorten, except those with other causes.
 
-        The host's waits for files, data, memory and other calls do not end earlier if it begins them earlier.
+        The host's waits for data, memory and other calls do not end earlier if it begins them earlier.
         """
         tasks = np.isin(self.graph.kind, DEVICE_KINDS) & (self.graph.row >= 0)
         rows, shorter = self.graph.row[tasks], np.zeros(len(self.trace.activities), np.bool_)
@@ -529,7 +529,7 @@ def start_up(case: FinderInput) -> Draft | None:
 def small_kernels(case: FinderInput) -> Draft | None:
     """Find kernels that the host launches one by one, more slowly than the device runs them.
 
-    Only idle time in operators, in launches and in the latency of launches counts: a graph does not shorten the rest.
+    Only idle time in operators (without allocations of the driver), in launches and in their latency counts.
     """
     graph, pieces = case.graph, case.pieces
     if np.isin(case.call_kind, (events.LAUNCH, events.MEMSET_CALL)).sum() < _MANY * case.steps:
@@ -539,7 +539,7 @@ def small_kernels(case: FinderInput) -> Draft | None:
     is_latency = (pieces["name"] == idle.LATENCY).to_numpy()
     return Draft(
         WHAT_IF_RULES["cuda-graphs"](graph, case.setting).graph.removed & ~graph.removed,
-        idle=case.has_cause(idle.OPERATOR) | is_call | is_latency,
+        idle=(case.has_cause(idle.OPERATOR) & (kind != events.MEMORY_CALL)) | is_call | is_latency,
         details=f"; for {format_number(select(graph, kind='kernel').sum() / case.steps)} kernels; the host's time"
         " includes the profiler's cost",
     )

@@ -303,13 +303,25 @@ def test_a_program_that_waits_for_its_files_is_told_so(real):
     named = profile(replace(trace, frames=take_rows(trace.frames, np.arange(0))))
     assert not finders.FinderInput(named).on_files.any()  # the name alone is no evidence
     findings, _ = finders.find_all(profile(trace))
-    assert [finding.title for finding in findings] == [finders.TEXTS["file_access"]["title"]]
+    titles = [finders.TEXTS[find]["title"] for find in ("file_access", "device_awaited")]
+    assert [finding.title for finding in findings] == titles
     assert "IO # 14.64 ms" in findings[0].evidence and "read ahead" in findings[0].change
     check_supported(findings[0])
 
 
-def test_time_of_a_system_call_after_a_synchronise_is_not_the_synchronise_s(read):
-    """The device idles 4.4 of each 20 ms: 0.01 ms in the synchronise, 4 ms in a call of poll, 0.24 outside of both."""
+@pytest.mark.parametrize(
+    ("name", "kind", "find", "change", "gain_ms"),
+    [
+        ("net.py(1): poll", kinds.SYSTEM_CALL, "host_outside_layers", "do that piece of work once", 0.3),
+        ("net.py(1): poll", kinds.COLLECTION, "host_outside_layers", "gc.freeze", 4.3),
+        ("<built-in function read>", kinds.SYSTEM_CALL, "file_access", "read ahead", 4.3),
+    ],
+)
+def test_work_after_a_synchronise_counts_if_it_overlaps(name, kind, find, change, gain_ms, read):
+    """The device idles 4.4 of each 20 ms: 0.01 ms in the synchronise, 4 ms in a call, 0.24 outside of both.
+
+    A collection or a read overlaps the device's work if the host does not wait before it; the wait of poll may not.
+    """
     steps = [
         part | {"ts": part["ts"] + 20 * MS * n}
         for n in range(3)
@@ -317,24 +329,49 @@ def test_time_of_a_system_call_after_a_synchronise_is_not_the_synchronise_s(read
             event("user_annotation", f"ProfilerStep#{n}", 0, 20 * MS),
             *(call("cudaLaunchKernel", 100, 10, 2 * n + 1), device("at::native::a", 200, 4.8 * MS, 2 * n + 1)),
             event("cuda_runtime", "cudaDeviceSynchronize", 300, 4710, correlation=100 + n),
-            event("python_function", "net.py(1): poll", 5.02 * MS, 4 * MS),
+            event("python_function", name, 5.02 * MS, 4 * MS),
             *(call("cudaLaunchKernel", 9050, 10, 2 * n + 2), device("b", 9.1 * MS, 10.8 * MS, 2 * n + 2)),
         )
     ]
     trace = read({"schemaVersion": 1, "traceEvents": steps})
-    changes = {kinds.COLLECTION: "gc.freeze", kinds.SYSTEM_CALL: "do that piece of work once"}
-    for kind, change in changes.items():
-        frames = replace(trace.frames, kind=np.full(len(trace.frames), kind))
-        findings, _ = finders.find_all(profile(replace(trace, frames=frames)))
-        by_title = {finding.title: finding for finding in findings}
-        code = by_title.pop(finders.TEXTS["host_outside_layers"]["title"])
-        assert code.change.startswith(change) and code.gain_us < 4.25 * MS
-        # A collection overlaps the device's work if the host does not wait before it; the wait of poll may not.
-        ((title, awaited),) = by_title.items()
-        assert title == finders.TEXTS["device_awaited"]["title"]
-        assert awaited.gain_us == pytest.approx((4.3 if kind == kinds.COLLECTION else 0.3) * MS)
-    assert "net.py(1): poll 4 ms" in code.evidence
+    frames = replace(trace.frames, kind=np.full(len(trace.frames), kind))
+    by_title = {each.title: each for each in finders.find_all(profile(replace(trace, frames=frames)))[0]}
+    awaited, code = (by_title.pop(finders.TEXTS[key]["title"]) for key in ("device_awaited", find))
+    assert not by_title and awaited.gain_us == pytest.approx(gain_ms * MS)
+    assert code.change.startswith(change) and code.gain_us < 4.25 * MS and f"{name} 4 ms" in code.evidence
     check_supported(code)
+
+
+def test_no_step_is_shorter_than_the_device_s_work(read):
+    """Each step loads for 900 of 1,000 µs, then the device works for 700 µs: the loading's gain is 300 µs, not more."""
+    recorded = []
+    for start in range(0, 6000, 1000):
+        recorded += [event("user_annotation", f"ProfilerStep#{start // 1000}", start, 1000)]
+        recorded += [event("user_annotation", "enumerate(DataLoader)#_MultiProcessing", start, 900)]
+        recorded += [call("cudaLaunchKernel", start + 940, 4, start), device("k", start + 950, 700, start)]
+    profiled = profile(read({"schemaVersion": 1, "traceEvents": recorded}))
+    (finding,) = finders.find_all(profiled)[0]
+    assert finding.gain_us == pytest.approx(300, rel=0.02) and finding.high_us <= 301
+    (answer,) = what_ifs(profiled, ["faster-host=1000"])
+    assert answer.predicted_us == pytest.approx(700, rel=0.01)
+
+
+def test_allocations_of_the_driver_are_not_launches(read):
+    """Twenty operators launch a kernel each 20 µs; one of them allocates memory for 500 µs."""
+    idle_us = []
+    for allocation in (0, 500):
+        recorded, host = [], 0.0
+        for number in range(60):
+            if number % 20 == 0:
+                recorded.append(event("user_annotation", f"ProfilerStep#{number // 20}", host, 399.0 + allocation))
+            took = allocation * (number % 20 == 10)
+            recorded += [event("cpu_op", "aten::relu", host, 19 + took), device("k", host + took + 8, 5, number)]
+            recorded += [call("cudaLaunchKernel", host + took + 2, 4, number)]
+            recorded += [call("cudaMalloc", host + 1, took, 100 + number)] * bool(took)
+            host += 20 + took
+        case = finders.FinderInput(profile(read({"schemaVersion": 1, "traceEvents": recorded})))
+        idle_us.append(case.idle_us(finders.small_kernels(case).idle))
+    assert idle_us[1] == pytest.approx(idle_us[0], abs=2)
 
 
 @pytest.mark.parametrize("waits_after", [5, 19])

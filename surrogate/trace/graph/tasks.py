@@ -266,7 +266,8 @@ class Timeline:
         An iteration ends with its end mark, or later if the device or the network lags further behind this mark than
         recorded. So work that the host does not wait for counts only if a change adds to it. If the recorded lag grows
         with each iteration (`device_lag_us`), or only in a short first one (`has_short_first`), the device's own ends
-        count, from the first iteration's. Without marks, the iterations share `total_us` equally.
+        count, from the first iteration's. No iteration is shorter than the work and the gaps of the busiest stream or
+        channel. Without marks, the iterations share `total_us` equally.
         """
         marks = self.marks_us()
         count = max(len(self.graph.iterations), 1)
@@ -279,7 +280,10 @@ class Timeline:
         rows = np.flatnonzero(~is_thread[graph.resource] & ~graph.removed & (graph.iteration >= 0))
         np.maximum.at(behind_us, graph.iteration[rows], self.end_us[rows] - marks[graph.iteration[rows], 1])
         ends_us = marks[:, 1] + np.maximum(behind_us - (graph.recorded_lag_us or 0.0), 0.0)
-        mean_us = float(ends_us.max() - marks[0, 0]) / count
+        # In its first iteration, the device can lack the earlier work that it has left after the last one.
+        gaps_us = np.where(np.isin(graph.resource[rows], list(graph.policies)), 0.0, graph.gap_us[rows])
+        work_us = np.bincount(graph.resource[rows], graph.duration_us[rows] + gaps_us).max(initial=0.0)
+        mean_us = max(float(ends_us.max() - marks[0, 0]), float(work_us)) / count
         ran = np.flatnonzero(np.isfinite(behind_us))
         if not (self.device_lag_us or graph.has_short_first) or not len(ran):
             return mean_us

@@ -271,9 +271,9 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
     swaps_gpu = last.other_host and np.isin(graph.kind, DEVICE_KINDS).any()
     if not swaps_gpu and _same_tasks(graph, last.graph):
         raise InputError("; ".join([f"{label} does not apply: it changes nothing in this trace", *notes]))
-    predicted = simulate(last.graph)
+    predicted = simulate(_with_earlier_work(graph, last.graph))
     # The ends of the interval come from the predictions' own intervals, or from a published error.
-    timelines = [simulate(end) for end in end_graphs]
+    timelines = [simulate(_with_earlier_work(graph, end)) for end in end_graphs]
     ends = [end.per_iteration_us for end in timelines]
     device_ends = [device_us(end) for end in timelines] if evidence.error is None else []
     text = evidence.text
@@ -302,6 +302,20 @@ def _answer(graph: Graph, baseline: Timeline, parts: Sequence[WhatIf], setting: 
         device_high_us=device_high_us,
         assumes="; ".join(change.assumes for change in changes if not label.endswith(change.assumes)),
     )
+
+
+def _with_earlier_work(before: Graph, after: Graph) -> Graph:
+    """Scale the device's work from before the iterations as the iterations' work of the same names, in a changed graph.
+
+    A rule sees neither the operators nor the layers of that work.
+    """
+    if not np.array_equal(before.name, after.name):
+        return after
+    counted, rows, duration_us = before.on_streams, before.earlier, after.duration_us.copy()
+    sums = [np.bincount(before.name[counted], each.duration_us[counted], len(before.names)) for each in (before, after)]
+    rows = rows[sums[0][before.name[rows]] > 0]
+    duration_us[rows] = before.duration_us[rows] * (sums[1] / np.maximum(sums[0], 1e-9))[before.name[rows]]
+    return replace(after, duration_us=duration_us)
 
 
 def _end_graphs(graph: Graph, parts: Sequence[WhatIf], setting: WhatIfSetting, last: Change) -> list[Graph]:

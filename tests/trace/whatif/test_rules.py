@@ -23,7 +23,7 @@ from surrogate.trace.whatif.hardware import convolutions_of, has_fast_half
 from surrogate.trace.whatif.setting import sentence
 from surrogate.trace.whatif.training import NETWORK
 from tests.known import cases, known_answers
-from tests.trace.events import call, device
+from tests.trace.events import built, call, device
 from tests.trace.whatif.steps import FakeAlgorithms, Op, trace_of
 
 
@@ -407,3 +407,22 @@ def test_user_function_can_be_a_what_if(refused, invented_graph, setting, tmp_pa
     for text in ("own_what_ifs", "own_what_ifs:missing", "no_such_module_here:x", "own_broken_module:x"):
         with refused():
             whatif.user_function(text)
+
+
+def test_earlier_work_changes_as_the_work_of_the_same_name(read):
+    """A host that waits for the device's last step gets the same answer from one iteration as from all of them."""
+    recorded, host, free = [], 0.0, 0.0
+    shapes = {"Input Dims": [[4096, 4096]] * 2, "Input type": ["float", "float"]}
+    for step in range(5):
+        begin, first = host, 10 * step + 1
+        ready = max(free, host + 10) + 10
+        recorded += [call("cudaLaunchKernel", host + 1, 4, first), device("small", ready - 10, 10, first)]
+        recorded += [call("cudaStreamSynchronize", host + 6, ready - host - 6, first + 1)]
+        recorded += built([["cpu_op", "aten::mm", ready + 1, 10, shapes]])
+        recorded += [call("cudaLaunchKernel", ready + 2, 4, first + 2)]
+        recorded += [device("ampere_sgemm_128x128_nn", ready + 10, 8000, first + 2)]
+        host, free = ready + 20, ready + 8010
+        recorded += built([["user_annotation", f"ProfilerStep#{step}", begin, host - begin]])
+    trace = read({"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}], "traceEvents": recorded})
+    times_us = [what_ifs(trace, "amp", iteration=number)[0].predicted_us for number in (None, 2, 3)]
+    assert times_us == pytest.approx([times_us[0]] * 3, rel=0.01) and times_us[0] < 8000 / 3
