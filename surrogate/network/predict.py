@@ -327,16 +327,20 @@ class Predictors:
     def _peak(self, network: Network, runs: Mapping[NetworkProblem, NetworkProblem]) -> Peak | None:
         """Return the dense peak of the arithmetic that most multiply-adds have; None if the GPU has none.
 
-        AMD's libraries use faster matrix units for every type: MIOpen's convolutions state no math type.
+        AMD's libraries use faster matrix units for every type: MIOpen's convolutions state no math type. In fp32 these
+        are the units for fp32, unless the math type allows TF32.
         """
         work: Counter[tuple[str, bool]] = Counter()
         is_amd = self.gpu.vendor == "amd"
         for layer in network.layers:
             run = runs[layer.problem]
-            is_faster = is_amd and peak_tflops(self.gpu, run.dtype, True) > peak_tflops(self.gpu, run.dtype)
+            is_faster = peak_tflops(self.gpu, run.dtype, True) > peak_tflops(self.gpu, run.dtype)
+            is_faster &= is_amd and run.dtype != "fp32"
             work[run.dtype, bool(run.uses_tensor_cores) or is_faster] += run.multiply_adds
         (dtype, uses_tensor_cores), _ = max(work.items(), key=itemgetter(1), default=(("", False), 0))
         tflops = peak_tflops(self.gpu, dtype, uses_tensor_cores) if dtype else 0.0
+        if dtype == "fp32" and not uses_tensor_cores:
+            tflops = max(tflops, self.gpu.fp32_matrix_tflops)
         name = "TF32" if uses_tensor_cores and dtype == "fp32" and self.gpu.tf32_tflops else dtype
         return Peak(f"{name}{' tensor cores' * uses_tensor_cores}", tflops) if tflops else None
 

@@ -26,6 +26,8 @@ MAX_DISPLAYED_MISSING = 3
 """Number of unsupported operators that the headline names."""
 MAX_DISPLAYED_LAYERS = 12
 """Number of rows of layers in the short table; it shows the longest ones."""
+MAX_MISSING = 0.02
+"""Maximum share of the FLOPs that a compared time may lack beside the most complete time."""
 MAX_SHARE = 0.97
 """Maximum share of the usable memory that the largest batch fills; the rest is for the allocator's fragments."""
 TOTALS = TEXTS["fields"]["totals"].split()
@@ -562,7 +564,7 @@ class GpuComparison(TableResult):
         costs = {name: time.cost(self.prices.get(name), self.samples) for name, time in self.times.items()}
         usd = {
             name: costs[name]["usd_per_step"] / (time.step_samples or 1)
-            for name, time in self.times.items()
+            for name, time in comparable(self.times).items()
             if time.fits is not False and "usd_per_step" in costs[name]
         }
         costs = (
@@ -584,6 +586,8 @@ class GpuComparison(TableResult):
         title = f"GPUs{all_gpus}; a speedup is the ratio of expected times per sample, without an interval of its own"
         unpriced = ", ".join(name for name in self.times if self.prices and name not in self.prices)
         notes = [f"no price of {unpriced}: give it as --price {unpriced.split(',')[0]}=USD"] if unpriced else []
+        if partial := ", ".join(self.times.keys() - comparable(self.times).keys()):
+            notes.append(f"{partial}: not compared, because more of the work is missing from the sum (coverage)")
         rows = [comparison_row(record) for record in self.records()]
         return Table(rows, {"90 %, µs": interval_us}, title, notes=notes)
 
@@ -647,10 +651,12 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
 
     ``best`` marks the highest throughput among those that fit, the first if several are equal. Its ``rivals`` may be as
     fast: the interval of the ratio of both times holds 1. Errors of two GPUs count as independent; batches share the
-    best batch's error. A GPU's ``speedup`` is relative to the first GPU.
+    best batch's error. A GPU's ``speedup`` is relative to the first GPU. Only
+    `comparable` times count.
     """
     sample_us = {key: time.total_us / (time.batch or 1) for key, time in times.items()}
-    fitting = {key: time for key, time in times.items() if time.layers and time.fits is not False}
+    whole = comparable(times) if name == "gpu" else times
+    fitting = {key: time for key, time in whole.items() if time.layers and time.fits is not False}
     best_us = min((sample_us[key] for key in fitting), default=0.0)
     best = next((key for key in fitting if sample_us[key] == best_us), None)
     upper_width = _log_ratio(times[best].upper_us, times[best].total_us) if best is not None and name == "gpu" else 0.0
@@ -661,9 +667,16 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
         record = {name: key, **{figure: getattr(time, figure) for figure in FIGURES}, "best": key == best}
         if name == "gpu":
             first_us, own_us = next(iter(sample_us.values())), sample_us[key]
-            record |= {"batch": time.batch, "speedup": first_us / own_us if own_us else None}
+            is_compared = own_us and {key, next(iter(times))} <= whole.keys()
+            record |= {"batch": time.batch, "speedup": first_us / own_us if is_compared else None}
         records.append(record | {"rivals": rivals if key == best else []})
     return records
+
+
+def comparable(times: Mapping[Key, NetworkTime]) -> dict[Key, NetworkTime]:
+    """Return the times whose sums have as many of the FLOPs as the most complete one's, up to `MAX_MISSING`."""
+    needed = max((time.coverage or 0.0 for time in times.values()), default=0.0) - MAX_MISSING
+    return {key: time for key, time in times.items() if time.coverage is None or time.coverage >= needed}
 
 
 def _log_ratio(above: float, below: float) -> float:

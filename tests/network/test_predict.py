@@ -185,6 +185,13 @@ def test_a_sweep_marks_the_best_and_its_rivals(predictors: Callable[..., Predict
     records = comparison_records("gpu", {name: predictors(name).time(NETWORK) for name in ("t4", "v100")})
     assert records[0]["speedup"] == 1 < records[1]["speedup"]  # the V100 has faster DRAM
     assert [(row["best"], row["rivals"]) for row in records] == [(False, []), (True, ["t4"])]
+    # A GPU whose sum lacks its convolutions is not the fastest.
+    missing = {"conv": Work(10**12, 0)}
+    part = replace(times[4], layers=times[4].layers[:1], unsupported={"conv": 1}, missing=missing)
+    partial = {"t4": times[4], "v100": part}
+    records = comparison_records("gpu", partial)
+    assert partial["v100"].coverage < 0.98 and [row["best"] for row in records] == [True, False]
+    assert records[1]["speedup"] is None and partial["v100"].total_us < partial["t4"].total_us
     # The ratio of 1.16 has the width √(0.12² + 0.2²) = 0.23 in log time: e^0.23 is above 1.16 and below 1.3.
     for ratio, rivals in ((1.16, ["t4"]), (1.3, [])):
         ends = {"t4": (ratio, ratio / exp(0.12), ratio), "v100": (1.0, 1.0, exp(0.2))}
