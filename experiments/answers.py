@@ -18,8 +18,7 @@ import pandas as pd
 
 from experiments.experiment import HOME, in_one_line
 from experiments.sources import own_settings
-from surrogate import InputError, Predictor, bundled, load
-from surrogate import gpu as gpu_by_name
+from surrogate import InputError, Predictor, bundled, gpu as gpu_by_name, load
 from surrogate.dataset.files import atomic_path
 from surrogate.features.families import OPERATORS, AnyProblem, family_of, operator, parse_problem
 from surrogate.features.problem import declared_sizes
@@ -27,8 +26,7 @@ from surrogate.network import load_predictors, read_network
 from surrogate.prediction.shipped import load_operators
 from surrogate.trace import profile, read_trace
 from surrogate.trace.graph import graph_of
-from surrogate.trace.whatif import Interconnect as Workers
-from surrogate.trace.whatif import evaluate, setting_of, what_if
+from surrogate.trace.whatif import Interconnect as Workers, evaluate, setting_of, what_if
 
 STORED = HOME / "data" / "answers.parquet"
 TOLERANCE = 0.005

@@ -28,8 +28,7 @@ from surrogate.network.dispatch import add_call
 from surrogate.network.network import Layer, Network, NetworkBuilder, ReadOptions
 from surrogate.network.optimizers import TrainedWeight, optimizer_step, total_state_bytes
 from surrogate.network.runtime import with_options, with_runtime
-from surrogate.prediction.sources.datasheet import FILE, HALVES
-from surrogate.prediction.sources.datasheet import STEP as STEP_ERRORS
+from surrogate.prediction.sources.datasheet import FILE, HALVES, STEP as STEP_ERRORS
 from surrogate.report.charts import dots
 
 STEP = ["model", "layout", "batch", "size", "amp"]

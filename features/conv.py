@@ -21,9 +21,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from . import problem as problems
-from . import roofline
-from . import terms as formulas
+from . import problem as problems, roofline, terms as formulas
 from .algorithms import LIBRARIES, MECHANISM_CODE, algorithms, mechanism_of, unsupported_reason
 from .elementwise import MAX_INT32, Number, ceil_div, checked_int, log2, log2_for, maximum, where
 from .errors import InputError, check_choice, refusal

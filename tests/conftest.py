@@ -13,8 +13,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one thread per worker, because more t
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, settings
-from hypothesis import strategies as st
+from hypothesis import assume, settings, strategies as st
 
 from surrogate.features.algorithms import unsupported_reason
 from surrogate.features.conv import Conv

@@ -16,8 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-from surrogate import InputError, Predictor, load, select
-from surrogate import gpu as gpu_by_name
+from surrogate import InputError, Predictor, gpu as gpu_by_name, load, select
 from surrogate.features import Conv
 from surrogate.features.families import operator, parse_problem
 from surrogate.features.kernels import identify, resident_blocks, uses_tensor_cores

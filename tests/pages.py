@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from click.testing import CliRunner
 
-from experiments.pages import NAMES, how_good, page
-from experiments.pages import markdown as table
+from experiments.pages import NAMES, how_good, markdown as table, page
 from surrogate.cli import seer
 from surrogate.features.families import FAMILIES, OPERATORS, Family
 from surrogate.formats import FORMATS

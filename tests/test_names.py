@@ -58,7 +58,7 @@ def public_objects() -> Iterator[tuple[str, object]]:
     """Yield path and object of every public name of a package: the names in its ``__init__.pyi``."""
     for stub in sorted((ROOT / "surrogate").rglob("__init__.pyi")):
         package = ".".join(stub.parent.relative_to(ROOT).parts)
-        for name in re.findall(r"^from \S+ import \w+ as (\w+)$", stub.read_text(encoding="utf-8"), re.MULTILINE):
+        for name in re.findall(r"\b(\w+) as \1\b", stub.read_text(encoding="utf-8")):
             value = getattr(importlib.import_module(package), name)
             if inspect.isfunction(value) or inspect.isclass(value):
                 yield f"{package}.{name}", value

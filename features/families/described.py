@@ -28,8 +28,7 @@ from ..kernels import (
     resident,
     sm_limits,
 )
-from ..problem import Size, read_sizes
-from ..problem import setting as setting_value
+from ..problem import Size, read_sizes, setting as setting_value
 from ..roofline import MACHINE_NAMES, machine, machine_features, peak_flops_table, waves_of
 
 MAX_LAUNCHED_THREADS = 4096.0

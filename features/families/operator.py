@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, dataclas
 
 import numpy as np
 
-from .. import problem as problems
-from .. import roofline
+from .. import problem as problems, roofline
 from ..elementwise import Number, ceil_div, checked_int
 from ..errors import InputError, TooLargeError, check_choice
 from ..gpu import Gpu

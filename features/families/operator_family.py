@@ -15,8 +15,7 @@ from ..algorithms import missing_hardware
 from ..elementwise import Number, log2, maximum, where
 from ..errors import InputError, check_choice
 from ..family import DECLARED, Family, Formula, ProblemTerms
-from ..gpu import Gpu
-from ..gpu import gpu as gpu_by_name
+from ..gpu import Gpu, gpu as gpu_by_name
 from ..problem import ELEMENTS, QUANTISED, declared_settings, read_sizes, shared_sizes
 from ..roofline import MACHINE_NAMES, Machine, machine, machine_features, missing_units
 from .operator import MemoryBound, Operator

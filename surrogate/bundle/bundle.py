@@ -20,8 +20,7 @@ from surrogate.features import Gpu, InputError, check_choice, description_of, re
 from surrogate.features.families import FAMILIES, DescribedFamily, Family
 from surrogate.models import json_types
 from surrogate.models.call_cost import CallCost, CallKey
-from surrogate.models.requirements import FILE as REQUIREMENTS_FILE
-from surrogate.models.requirements import Requirements
+from surrogate.models.requirements import FILE as REQUIREMENTS_FILE, Requirements
 from surrogate.models.support import Support
 from surrogate.uncertainty.domain import Domain, ReferenceKey
 from surrogate.uncertainty.intervals import UnmeasuredGpuErrors, Widths

@@ -116,8 +116,7 @@ def merge(paths: tuple[Path, ...], output: Path, candidates: str | None, kernel:
       seer data merge a.parquet b.parquet -o both.parquet
     """
     from surrogate.cli.datasets import print_warnings
-    from surrogate.dataset.store import merge_datasets as merged
-    from surrogate.dataset.store import read_dataset, write_dataset
+    from surrogate.dataset.store import merge_datasets as merged, read_dataset, write_dataset
     from surrogate.dataset.tables import is_log
 
     runs = [path for path in paths if is_log(path)]
@@ -196,8 +195,7 @@ def columns(table: str | None, form: Form) -> None:
     Examples:
       seer data columns --table kernels
     """
-    from surrogate.dataset.columns import TABLES
-    from surrogate.dataset.columns import columns as declared
+    from surrogate.dataset.columns import TABLES, columns as declared
 
     selected = declared(table)
     if form:

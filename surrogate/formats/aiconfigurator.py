@@ -47,8 +47,7 @@ import pandas as pd
 from surrogate.dataset.files import Progress
 from surrogate.dataset.problems import codes, newest_version, problems_of, row_groups
 from surrogate.features import MAX_EXACT, MAX_INT32, InputError, UnknownGpuError, checked_int, nearest, read_toml
-from surrogate.features.families import Family
-from surrogate.features.families import family as family_by_name
+from surrogate.features.families import Family, family as family_by_name
 from surrogate.features.families.moe import BALANCED, NONGATED
 from surrogate.features.gpu import gpu
 from surrogate.formats import Format, Option

@@ -33,9 +33,7 @@ from math import log2, prod
 
 from surrogate.features import DTYPES, InputError
 from surrogate.features.families import NetworkProblem
-from surrogate.network import dispatch_convolutions as convolutions
-from surrogate.network import dispatch_passes
-from surrogate.network import dispatch_rules as rules
+from surrogate.network import dispatch_convolutions as convolutions, dispatch_passes, dispatch_rules as rules
 from surrogate.network.aten_call import DISPATCH, PRODUCT_TYPES, Call, Shape, UnsupportedError, operator_name
 from surrogate.network.network import UNKNOWN_WORK, Layer, NetworkBuilder, Work
 

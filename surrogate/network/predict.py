@@ -15,8 +15,7 @@ from surrogate.features import HALF, InputError, missing_units, peak_tflops
 from surrogate.features.analytical import AUTOCAST_FIELDS
 from surrogate.features.families import DEFAULT_FAMILY, NetworkProblem, Operator, family_of
 from surrogate.features.families.transfer import Collective, Transfer
-from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import Gpu, gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS
 from surrogate.features.roofline import compute_us, memory_us
 from surrogate.network.language_step import BOUNDED_PARTS, part_of

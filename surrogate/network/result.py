@@ -651,12 +651,12 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
 
     ``best`` marks the highest throughput among those that fit, the first if several are equal. Its ``rivals`` may be as
     fast: the interval of the ratio of both times holds 1. Errors of two GPUs count as independent; batches share the
-    best batch's error. A GPU's ``speedup`` is relative to the first GPU. Only
-    `comparable` times count.
+    best batch's error. A GPU's ``speedup`` is relative to the first GPU. Only `comparable`
+    times count.
     """
     sample_us = {key: time.total_us / (time.batch or 1) for key, time in times.items()}
-    whole = comparable(times) if name == "gpu" else times
-    fitting = {key: time for key, time in whole.items() if time.layers and time.fits is not False}
+    compared = comparable(times) if name == "gpu" else times
+    fitting = {key: time for key, time in compared.items() if time.layers and time.fits is not False}
     best_us = min((sample_us[key] for key in fitting), default=0.0)
     best = next((key for key in fitting if sample_us[key] == best_us), None)
     upper_width = _log_ratio(times[best].upper_us, times[best].total_us) if best is not None and name == "gpu" else 0.0
@@ -667,7 +667,7 @@ def comparison_records(name: str, times: Mapping[Key, NetworkTime]) -> list[dict
         record = {name: key, **{figure: getattr(time, figure) for figure in FIGURES}, "best": key == best}
         if name == "gpu":
             first_us, own_us = next(iter(sample_us.values())), sample_us[key]
-            is_compared = own_us and {key, next(iter(times))} <= whole.keys()
+            is_compared = own_us and {key, next(iter(times))} <= compared.keys()
             record |= {"batch": time.batch, "speedup": first_us / own_us if is_compared else None}
         records.append(record | {"rivals": rivals if key == best else []})
     return records

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from surrogate.bundled import server_model
 from surrogate.features.elementwise import MAX_INT32, ceil_div, checked_int
 from surrogate.features.errors import InputError, check_choice, naming
-from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import Gpu, gpu as gpu_by_name
 from surrogate.features.problem import ELEMENTS, QUANTISED, setting
 from surrogate.features.roofline import missing_units
 from surrogate.network.language import NVLINK_DOMAINS, NVLINK_GPUS, ROUTING, Decoder, Deployment, arithmetic_of

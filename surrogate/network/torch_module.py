@@ -79,8 +79,11 @@ def read_module(source: str, options: ReadOptions) -> Network:
 @contextmanager
 def _one_line_errors(source: str) -> Iterator[None]:
     """Raise errors of torch and of the user's code as an `InputError` of one line that begins with ``source``."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-    from torch._subclasses.fake_tensor import log as torch_log
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        log as torch_log,
+    )
 
     with one_line_errors(source):
         was_silent, torch_log.disabled = torch_log.disabled, True  # it logs a stack for every wrong shape

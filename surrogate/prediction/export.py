@@ -14,8 +14,7 @@ from typing import Any
 from surrogate.dataset.problem_list import ListedProblem
 from surrogate.features import SETTINGS, SIZE_COLUMNS, Conv, InputError, Value, algorithm, read_toml
 from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, DescribedProblem, Family, family_of
-from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS
-from surrogate.formats.miopen import DTYPES as KEY_DTYPES
+from surrogate.formats.miopen import DIRECTIONS as KEY_DIRECTIONS, DTYPES as KEY_DTYPES
 from surrogate.prediction.predictor import Predictor
 from surrogate.prediction.results import (
     ROOFLINE,

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from surrogate import bundled
-from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, stored_index
-from surrogate.bundle.bundle import load as load_bundle
+from surrogate.bundle.bundle import INDEX, Bundle, FamilyModel, StoredModel, load as load_bundle, stored_index
 from surrogate.features import CUDNN_GRAPH, FASTEST, HALF, VENDOR_LIBRARIES, InputError, UnknownGpuError, nearest
 from surrogate.features.families import DEFAULT_FAMILY, FAMILIES, AnyProblem, Family, family_of
 from surrogate.features.families.operator_family import OperatorFamily

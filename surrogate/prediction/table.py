@@ -15,8 +15,14 @@ from surrogate.dataset.tables import TableParts, read_table, table_parts
 from surrogate.dataset.threads import in_parallel, threads_for
 from surrogate.features import InputError, RowError, canonical, check_choice, checked_int
 from surrogate.features.errors import first_bytes
-from surrogate.features.families import DEFAULT_FAMILY, AnyProblem, DescribedFamily, Family, parse_problem
-from surrogate.features.families import family as family_named
+from surrogate.features.families import (
+    DEFAULT_FAMILY,
+    AnyProblem,
+    DescribedFamily,
+    Family,
+    family as family_named,
+    parse_problem,
+)
 from surrogate.models.requirements import UNKNOWN
 from surrogate.prediction.ranking import AnswerRows, Ranker, has_engines, is_listed
 from surrogate.prediction.resolve import Question, Resolver

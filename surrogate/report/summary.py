@@ -9,8 +9,7 @@ from typing import Concatenate, ParamSpec
 
 from surrogate.features import printable
 from surrogate.formats.foreign_file import readable
-from surrogate.report import results as stored
-from surrogate.report import tables
+from surrogate.report import results as stored, tables
 from surrogate.report.results import ResultRow, Results, count, interval, label, number, references, values
 from surrogate.report.tables import Cell, FactTable, Table, change, format_count, format_value, html_text, percent
 

@@ -18,8 +18,7 @@ from surrogate.features.kernels import kernel_family
 from surrogate.report.tables import format_number, shortened
 from surrogate.trace import events
 from surrogate.trace.calls import is_shape
-from surrogate.trace.events.parts import iterations as find_iterations
-from surrogate.trace.events.parts import steady_run, trim
+from surrogate.trace.events.parts import iterations as find_iterations, steady_run, trim
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, enclosing, linked, take_rows
 from surrogate.trace.graph.build import shared_graph

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 
 from surrogate.features.errors import UnknownGpuError, read_toml
-from surrogate.features.gpu import Gpu
-from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import Gpu, gpu as gpu_by_name
 from surrogate.features.kernels import kernel_family
 from surrogate.trace import events
 from surrogate.trace.calls import CallReader, kernels_by_owner

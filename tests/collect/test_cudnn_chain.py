@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from surrogate.collect.cpu import direct, relative_error
-from surrogate.collect.cudnn import gpu as gpu_module
-from surrogate.collect.cudnn import instruments
+from surrogate.collect.cudnn import gpu as gpu_module, instruments
 from surrogate.collect.cudnn.device import CudnnDevice
 from surrogate.collect.cudnn.library import ALGORITHMS, Convolutions, Library
 from surrogate.collect.device import DeviceLostError, RepeatPolicy, demangled

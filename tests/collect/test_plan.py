@@ -4,8 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise, product
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.collect import plan as planning
 from surrogate.collect.log import conv_of

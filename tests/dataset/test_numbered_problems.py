@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.dataset.problem_list import numbered_problems
 from surrogate.features.conv import Conv

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.splits import SPLITS, fold_of_names, folds, network_names

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from surrogate.dataset.threads import in_parallel, limit_threads, threads_for, usable_cores, workers_for
 from tests.known import known_answers

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import optuna
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from surrogate.dataset.checks import normalise
 from surrogate.dataset.rows import Rows, fingerprint, rows_of

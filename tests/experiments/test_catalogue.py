@@ -7,8 +7,7 @@ import pytest
 
 from experiments.catalogue import NAMES, RUN_TIMES, record_times
 from experiments.experiment import HOME
-from experiments.pages import NAMES as PAGES
-from experiments.pages import TEMPLATES, Tables, cell, shown
+from experiments.pages import NAMES as PAGES, TEMPLATES, Tables, cell, shown
 from surrogate.features.errors import InputError
 from tests.known import cases
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from experiments import all as everything
-from experiments import fit_bundles
+from experiments import all as everything, fit_bundles
 from experiments.catalogue import experiment
 from experiments.experiment import run_script
 from experiments.sources import Sources

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.features.families import family_of, parse_problem
 from surrogate.features.gpu import gpu, gpus

@@ -7,8 +7,7 @@ from math import prod
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.features import terms as formulas
 from surrogate.features.conv import Conv

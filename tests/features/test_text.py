@@ -1,8 +1,7 @@
 """Texts and flags of convolutions: conversion both ways, defaults, and errors that name the faulty part."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.features.algorithms import newest, version_key
 from surrogate.features.conv import DRIVER_FLAGS, EXAMPLE, Conv, parse, parse_flags

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.dataset.rows import Rows
 from surrogate.models.grid import MULTIPLIER, GpuTimes, Lines, MeasuredRows, distinct_rows

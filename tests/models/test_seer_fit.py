@@ -1,8 +1,7 @@
 """Least squares of relative errors."""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from surrogate.models.json_types import from_json_types, to_json_types
 from surrogate.models.least_squares import relative_fit, relative_loss

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from surrogate.models.seer.trees import Tree, leaf_sizes, tuned_tree

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.dataset.problems import shape_names
 from surrogate.dataset.rows import Rows

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xgboost
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from surrogate.models.call_cost import CallKey, call_cost_us
 from surrogate.models.times import BoostedArrays

@@ -1,7 +1,6 @@
 """The model of PyTorch's caching allocator: published rules, and properties of every sequence of calls."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.network.memory import LARGE_SEGMENT, MIB, SMALL_SEGMENT, Allocator
 

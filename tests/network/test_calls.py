@@ -7,8 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator

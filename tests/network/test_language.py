@@ -16,8 +16,7 @@ from surrogate.features.families.transfer import AllReduce
 from surrogate.features.gpu import gpu
 from surrogate.network.language import Deployment
 from surrogate.network.language_config import read_decoder
-from surrogate.network.language_step import GAP_US, read_language
-from surrogate.network.language_step import Step as LanguageStep
+from surrogate.network.language_step import GAP_US, Step as LanguageStep, read_language
 from surrogate.network.network import Network, ReadOptions
 from surrogate.network.predict import fastest_framework, load_predictors
 from surrogate.prediction.sources.datasheet import SUSTAINED

@@ -5,8 +5,7 @@ from math import log, sqrt
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.features.conv import Conv
 from surrogate.features.families import operator

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.collect.device import DeviceInfo, DeviceLostError, Measurement, RepeatPolicy
 from surrogate.features.conv import Conv

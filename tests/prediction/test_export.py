@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from surrogate.bundle.bundle import Bundle
 from surrogate.dataset.described import KernelColumns

@@ -5,8 +5,7 @@ import math
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.report import tables
 from surrogate.report.tables import Cell, FactTable, Table, to_csv, to_json, wrapped

@@ -6,8 +6,7 @@ import sys
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from surrogate.trace.events.batches import BATCH_BYTES, EventFile
 from surrogate.trace.events.read import read_kineto

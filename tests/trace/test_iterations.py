@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.trace import events
 from surrogate.trace.events.parts import Iteration, find_layers, iteration_of, iterations, steady_run, trim

@@ -1,8 +1,7 @@
 """Nesting of intervals and joins of launches, compared with brute force."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.trace.events.launches import Keys, launched_by, launching_kind
 from surrogate.trace.events.parts import iterations

@@ -1,8 +1,7 @@
 """Short kernel names: known answers, and distinct names stay distinct."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.trace import events, find_layers
 from surrogate.trace.events.parts import layer_type

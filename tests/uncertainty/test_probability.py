@@ -5,8 +5,7 @@ from math import sqrt
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import integrate, stats
 
 from surrogate.evaluation.coverage import picks

@@ -14,8 +14,19 @@ import click
 
 from surrogate.cli import options
 from surrogate.cli.groups import CommandGroup
-from surrogate.cli.options import COUNT, GPU, HELP, INDEX, PATH, Form, as_object, html_option, option, output_options
-from surrogate.cli.options import show as print_records
+from surrogate.cli.options import (
+    COUNT,
+    GPU,
+    HELP,
+    INDEX,
+    PATH,
+    Form,
+    as_object,
+    html_option,
+    option,
+    output_options,
+    show as print_records,
+)
 from surrogate.features.errors import InputError, read_toml
 from surrogate.report.tables import Table, terminal_width
 

@@ -25,8 +25,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from surrogate.features.errors import InputError, check_choice, read_toml
-from surrogate.features.gpu import Gpu, gpus
-from surrogate.features.gpu import gpu as gpu_by_name
+from surrogate.features.gpu import Gpu, gpu as gpu_by_name, gpus
 from surrogate.network.predict import Predictors, load_predictors
 from surrogate.prediction.shipped import load_operators, shipped
 from surrogate.report.tables import Table, TableResult
@@ -35,8 +34,7 @@ from surrogate.trace.calls import batch_size
 from surrogate.trace.events.read import as_trace
 from surrogate.trace.events.tables import Trace, grouped
 from surrogate.trace.graph.device import earlier_work
-from surrogate.trace.iteration import overheads as host_overheads
-from surrogate.trace.iteration import times as kernel_times
+from surrogate.trace.iteration import overheads as host_overheads, times as kernel_times
 from surrogate.trace.iteration.overheads import Action, HostStep, HostWork, Overheads, segments
 from surrogate.trace.iteration.times import DeviceTimes, collectives, pageable_copies
 from surrogate.trace.profiling import NO_DEVICE, counted, gpu_of, invalid_reason

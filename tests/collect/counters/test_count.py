@@ -12,8 +12,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.collect import counting
 from surrogate.collect.cudnn.profiled_program import ProfiledStopwatch, run_pairs

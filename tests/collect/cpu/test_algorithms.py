@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from surrogate.collect.cpu import ALGORITHMS, WINOGRAD, direct
 from surrogate.features.conv import Conv, parse

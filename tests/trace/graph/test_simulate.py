@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.trace.graph import Graph, Resource, critical_path, serialised_pct, simulate
 from surrogate.trace.graph.tasks import COLLECTIVE, KERNEL, WORK, in_order

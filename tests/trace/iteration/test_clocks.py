@@ -1,8 +1,7 @@
 """Known answers of the walk with the overheads `fixed`, 1 µs between kernels and 5 µs after each kernel."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from surrogate.trace import events
 from surrogate.trace.iteration.predict import QUEUE

@@ -1,8 +1,7 @@
 """Times of all-reduces over machines and GPUs; priorities of parameter servers."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from surrogate.trace.graph import graph_of
 from surrogate.trace.profiling import profile
