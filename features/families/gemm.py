@@ -89,9 +89,11 @@ class Gemm(Operator):
         return self.batch * ceil_div(self.m, tile_edge(self.m)) * ceil_div(self.n, tile_edge(self.n))
 
     def size_rule(self, gpu: Gpu) -> tuple[Number, str]:
-        """Return the rule for fp8 products on NVIDIA's GPUs. Sources: torch._scaled_mm, CUTLASS and cuBLASLt."""
-        has_rule = gpu.vendor == "nvidia" and self.element.unit == "fp8"
-        broken = has_rule & ((self.k % ROW_BYTES > 0) | (self.n % ROW_BYTES > 0))
+        """Return the rule for fp8 and fp4 products on NVIDIA's GPUs. Sources: torch._scaled_mm, CUTLASS, cuBLASLt."""
+        unit = self.element.unit if gpu.vendor == "nvidia" else ""
+        if unit == "fp4":  # two values a byte
+            return self.k % (2 * ROW_BYTES) > 0, f"{self.dtype} products need k divisible by {2 * ROW_BYTES}"
+        broken = (unit == "fp8") & ((self.k % ROW_BYTES > 0) | (self.n % ROW_BYTES > 0))
         return broken, f"{self.dtype} products need n and k divisible by {ROW_BYTES}"
 
     def unaligned_us(self, gpu: Gpu) -> Number:

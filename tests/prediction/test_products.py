@@ -64,6 +64,8 @@ def test_fp8_products_need_rows_of_16_values(refused) -> None:
     predictor = load("h100-sxm")
     with refused("n and k divisible by 16"):
         predictor.predict("gemm:m4096n4096k4093", dtype="fp8")
+    with refused("k divisible by 32"):
+        load("b200").predict("gemm:m4096n4096k4080", dtype="nvfp4")
     table = predictor.predict({"m": [4097, 4096], "n": [4096, 4095], "k": [4096, 4096]}, dtype="fp8")
     assert np.isfinite(table.predicted_us).tolist() == [True, False]
     assert [bool(reason) for reason in table.reason] == [False, True]
