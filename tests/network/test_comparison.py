@@ -72,6 +72,7 @@ def test_utilisation_is_the_work_without_recomputation_over_the_dense_peak() -> 
         ("a100-sxm4-80gb", MODEL, "fp32", Peak("fp32", 108 * 64 * 2 * 1410 / 1e6)),
         # CUs · 1,024 multiply-adds of AMD's matrix units · 2 · MHz: for convolutions, too.
         ("mi300x", "resnet50", "fp16", Peak("fp16 tensor cores", 304 * 1024 * 2 * 2100 / 1e6)),
+        ("mi300x", "resnet50", "fp32", Peak("fp32", 304 * 128 * 2 * 2100 / 1e6)),  # fp32's matrix units, not TF32's
     ],
 )
 def test_the_peak_is_that_of_the_arithmetic_that_runs(gpu: str, source: str, dtype: str, peak: Peak) -> None:

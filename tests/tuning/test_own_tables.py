@@ -181,6 +181,14 @@ def test_suspicious_units_and_conditions_give_warnings(table: pd.DataFrame) -> N
         assert f"'warps < 8' excludes {(table['warps'] == 8).sum():,} of" in condition
 
 
+def test_columns_that_are_not_used_are_named(table: pd.DataFrame) -> None:
+    """Alternating texts look like a setting; a column of one value does not."""
+    types = ["fp16", "fp32"] * (len(table) // 2)
+    data = as_dataset(table.assign(dtype=types, host="a"), description_of(DESCRIPTION, "here"))
+    first, *_ = unit_warnings(data.frame, described_family=data.described_family)
+    assert first.startswith("columns that are not used: dtype; ")
+
+
 def test_repeated_configurations_become_their_median(table: pd.DataFrame) -> None:
     first = table[table["status"] == "ok"].head(1)
     repeats = [first.assign(time_us=time_us) for time_us in (1.0, 5.0, 9.0)]
