@@ -42,9 +42,8 @@ FORMATS = {"90 %, µs": interval_us, "workspace": lambda size: size_text(size), 
 UNKNOWN = "unknown"
 SIZE = re.compile(r"\s*(\d{1,20})(?:\.(\d{1,9}))?\s*(?:([KMGTkmgt])([Ii]?))?[Bb]?\s*", re.ASCII)
 """A number with decimals, and a unit. Units with an i are binary, the others are decimal (SI)."""
-
-
 NUMBER = re.compile(r"(?<![\w.-])[0-9][0-9.,]*(?: [KMGT]iB)?(?![\w-])")
+"""A number in a text, with its unit of memory; not one inside a name, as in ``fp16`` or ``rtx-4090``."""
 
 
 class Estimate(NamedTuple):
